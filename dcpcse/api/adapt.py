@@ -37,8 +37,8 @@ def adapt(
         encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder. Its files are not changed.
         data: Training data in any form that `dcpcse.train` accepts: sentences, pairs that belong together (also with
             several positives or hard negatives), sentences with classes, or pairs with scores.
-        output_dir: A new or empty folder, or the folder of an interrupted call, which is then resumed. The folder
-            contains the record adapt.json and, if the adapted encoder is better, this encoder.
+        output_dir: A new or empty folder, or the folder of an interrupted call, which is then resumed. The record
+            adapt.json is saved there, and the adapted encoder if it is better.
         dev: Data on which the best setting is chosen. None: a part of `data`. Required if `data` are sentences without
             labels.
         test: Data on which the encoders before and after the adaptation are compared. None: half of `dev` if `dev` is

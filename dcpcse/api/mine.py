@@ -58,10 +58,11 @@ def mine(
             negative.
         range_min: First rank of the range. Ranks are counted from 0.
         range_max: Last rank of the range plus 1.
-        absolute_margin: The cosine of a negative is at most p - absolute_margin, where p is the smallest cosine of the
-            anchor and one of its positives.
-        relative_margin: The cosine of a negative is at most p - relative_margin * abs(p), with the same p.
-        max_similarity: The cosine of a negative is at most max_similarity.
+        absolute_margin: The cosine of a negative to the anchor is at most p - absolute_margin, where p is the smallest
+            cosine of a positive to the anchor.
+        relative_margin: The cosine of a negative to the anchor is at most p - relative_margin * abs(p), with the same
+            p.
+        max_similarity: The cosine of a negative to the anchor is at most max_similarity.
         guide: A second encoder, in the same forms as `model`. A candidate is skipped if its cosine by the guide is
             above p - guide_margin, with p computed by the guide too. If `guide` is the name of an encoder without
             recorded pooling, mean pooling is used. (For `model`, give such an encoder as `dcpcse.load(name,

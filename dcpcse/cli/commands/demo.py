@@ -1,4 +1,4 @@
-"""`dcpcse serve demo`: show nearest sentences under several models; options are checked before a model is loaded."""
+"""`dcpcse serve demo`: show the nearest sentences that several models find."""
 
 import argparse
 import os
@@ -24,7 +24,7 @@ POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_tem
 
 
 def demo_command(argv: Sequence[str]) -> None:
-    """Run the command until Ctrl-C; raises UserError or DataError for mistakes that the user can fix."""
+    """Run the command until Ctrl-C. Raises UserError or DataError for mistakes that the user can fix."""
     args = demo_parser().parse_args(list(argv))
     places = labelled(args.models)
     _check_options(args, places.values())
@@ -47,7 +47,7 @@ def demo_command(argv: Sequence[str]) -> None:
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
-    """Raise UserError for values out of range and for options without effect on the given models."""
+    """Raise UserError if a value is out of range, or if an option has no effect on the given models."""
     from dcpcse.encoders.storage.manifest import is_model_folder
 
     trained = [is_model_folder(location) for location in places]

@@ -1,4 +1,4 @@
-"""`dcpcse doctor`: check files and folders; the output is text or JSON, and the exit code is made for scripts."""
+"""`dcpcse doctor`: check files and folders, with output as text or JSON, and an exit code for scripts."""
 
 import json
 import sys
@@ -24,13 +24,13 @@ from dcpcse.utils.option_fields import Whole
 from dcpcse.utils.run_files import read_beside_training
 
 EXIT_FAULTS = 3
-"""Exit code if there are faults; 1 is Python's code after a crash, and 2 is dcpcse's code after a user error."""
+"""Exit code if there are faults. Python uses 1 after a crash, and dcpcse uses 2 after an error of the user."""
 
 KIND_OF_OPTION = {
     **dict.fromkeys(("max_seq_length", "tokenizer", "batch_size"), "training file"),
     "base": "model folder",
 }
-"""Option → the kind of path whose checks use it."""
+"""A dict from options to the kind of path for whose checks they are used."""
 
 
 def doctor_command(argv: Sequence[str]) -> int:

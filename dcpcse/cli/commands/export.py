@@ -10,7 +10,7 @@ from dcpcse.utils.option_fields import Whole
 
 
 def export_command(argv: Sequence[str]) -> None:
-    """Run the command; raises UserError for mistakes of the user."""
+    """Run the command. Raises UserError for mistakes of the user."""
     args = export_parser().parse_args(argv)
     done = export_folder(args.folder, args.to, args.output, base=args.base, truncate_dim=args.truncate_dim)
     size, difference = f"{done.bytes / 1e6:.1f} MB", f"{done.difference:.0e}"

@@ -10,7 +10,7 @@ from dcpcse.utils.console import notify
 
 
 def import_command(argv: Sequence[str]) -> None:
-    """Run the command; raises UserError for mistakes of the user."""
+    """Run the command. Raises UserError for mistakes of the user."""
     source, choices, args = import_parser().parse(argv)
     import_checkpoint(
         args.path,

@@ -14,7 +14,7 @@ from dcpcse.utils.run_files import mode_and_size, notify_of_running
 
 
 def info_command(argv: Sequence[str]) -> None:
-    """Run the command; raises UserError for mistakes of the user."""
+    """Run the command. Raises UserError for mistakes of the user."""
     args = info_parser().parse_args(list(argv))
     facts = describe_folder(Path(args.folder), notify)
     notify_of_running(args.folder)
@@ -40,7 +40,7 @@ def _columns(pairs: Mapping[str, str], indent: str = "") -> list[str]:
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a value as text; "" for an empty value."""
+    """Return a value as text, or "" for an empty value."""
     if value in (None, "", {}, []):
         return ""
     if name in _FORMATS:
@@ -101,7 +101,7 @@ _FORMATS = {
     "pooling": lambda name: f"{name}: {POOLERS[name].help}" if name in POOLERS else name,
     "denoising": _denoising,
 }
-"""Fact → function that formats it, if its text is not simply the value."""
+"""A dict from facts to functions that format them, for facts whose text is not simply the value."""
 
 
 def _score_lines(scores: Mapping[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ OTHER_SUFFIXES = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff
 
 
 def plot_command(argv: Sequence[str]) -> None:
-    """Run the command; raises UserError or DataError for mistakes that the user can fix."""
+    """Run the command. Raises UserError or DataError for mistakes that the user can fix."""
     args, unknown = plot_parser().parse_known_args(list(argv))
     args.parser.refuse_unknown(unknown)
     stem = _output_stem(args.output or args.kind, args.overwrite)
@@ -45,7 +45,7 @@ def plot_command(argv: Sequence[str]) -> None:
 
 
 def _output_stem(output: str, overwrite: bool) -> Path:
-    """Return the output path without its suffix; raises UserError if OUT.png or OUT.svg may not be written."""
+    """Return the output path without its suffix. Raises UserError if OUT.png or OUT.svg must not be written."""
     path = Path(output)
     if path.suffix.lower() in OTHER_SUFFIXES:
         raise UserError(f"--output {output}: the formats are OUT.png and OUT.svg; omit {path.suffix}")

@@ -1,6 +1,6 @@
 """`dcpcse plot predictions`: the most probable tokens at a template's [MASK], with and without template denoising.
 
-The output has the form of PromptBERT's Table 7.
+The output has the form of Table 7 of the PromptBERT paper.
 """
 
 import json
@@ -51,7 +51,7 @@ def predict_command(argv: Sequence[str]) -> None:
 def predictions(
     model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int
 ) -> list[dict[str, str | list[str]]]:
-    """Return each sentence with its k most probable tokens, without (`top`) and with denoising (`denoised`)."""
+    """Return each sentence with the k most probable tokens, without (`top`) and with denoising (`denoised`)."""
     from dcpcse.encoders.untrained import predict_tokens
 
     lines: list[dict[str, str | list[str]]] = [{"sentence": sentence} for sentence in sentences]

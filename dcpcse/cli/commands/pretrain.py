@@ -1,4 +1,4 @@
-"""`dcpcse pretrain`: a masked language model from text; `dcpcse pretrain corrupt`: replace tokens before training."""
+"""`dcpcse pretrain` (train a masked language model) and `dcpcse pretrain corrupt` (replace tokens before training)."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -117,7 +117,7 @@ def _fill(
     corruption: "Corruption",
     batch_size: int,
 ) -> float:
-    """Add the ids (n, views, L) of the corrupted examples batch by batch; return the share of replaced tokens."""
+    """Add the ids (n, views, L) of the corrupted examples batch by batch, and return the share of replaced tokens."""
     device = next(corruption.parameters()).device
     replaced = tokens = 0
     for start in tqdm(range(0, len(data), batch_size), desc="corrupt", mininterval=1, unit="batch"):

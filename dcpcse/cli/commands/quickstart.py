@@ -41,7 +41,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     WITHOUT_LABELS: {"train_file": SENTENCES, "pre_seq_len": 16, "output_dir": "without-labels"},
     WITH_LABELS: {"train_file": TRIPLETS, "pre_seq_len": 12, "output_dir": "with-labels"},
 }
-"""Row of the table → its other options, with a file in --data and a folder in --output_dir.
+"""A dict from rows of the table to their options, with a file in --data and a folder in --output_dir.
 
 The prompt lengths come from DCPCSE's Tables 3 and 4 for BERT-base.
 """
@@ -50,7 +50,7 @@ READ_WITH = "avg"
 """Pooler of the trained models. They are trained for [CLS], but the mean of the tokens scores higher on dev."""
 
 SAMPLE = EMBEDDED_ENCODER.with_name("sample")
-"""Training text and scored pairs; like the encoder, they are only part of a clone."""
+"""Training text and scored pairs. Like the encoder, they are only part of a clone."""
 
 QUERIES = ("Prices have gone up again.", "A dog is running on the beach.", "My phone battery is empty.")
 
@@ -119,7 +119,7 @@ def quickstart_parser() -> CommandParser:
 def _find_inputs(args: Namespace) -> None:
     """Set the defaults of --base and --data.
 
-    Raises UserError if one of them is not given and this is not a clone, or if the data are incomplete.
+    Raises UserError if one of these options is missing outside of a clone, or if the data are incomplete.
     """
     if args.data is None and not SAMPLE.is_dir():
         encoder = "" if args.base else "an encoder as --base, and "
@@ -161,7 +161,7 @@ def _train(args: Namespace, row: str, folder: Path) -> "SentenceEncoder":
 
 
 def _cost(model: "SentenceEncoder", folder: Path) -> tuple[int, float]:
-    """Return the number of trained parameters of a model, and the megabytes of their file."""
+    """Return the number of trained parameters of a model, and the size of their file in megabytes."""
     from dcpcse.training.summary import count_parameters
 
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))

@@ -20,7 +20,7 @@ MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k
 
 
 def report_command(argv: Sequence[str]) -> None:
-    """Run the command; raises UserError or DataError for mistakes that the user can fix."""
+    """Run the command. Raises UserError or DataError for mistakes that the user can fix."""
     parser = report_parser()
     args = parser.parse_args(list(argv))
     for name in MODEL_OPTIONS:
@@ -44,7 +44,7 @@ def report_command(argv: Sequence[str]) -> None:
 
 
 def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
-    """Return label → run; the labels are shown on the page."""
+    """Return a dict from the labels on the page to the runs."""
     runs, labels = [require_run(folder) for folder in folders], run_labels(folders)
     for folder in folders:
         notify_of_running(folder)
@@ -52,7 +52,7 @@ def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
 
 
 def _read_scores(runs: Mapping[str, Run], paths: Sequence[Path]) -> tuple[list[EvaluationScores], list[str]]:
-    """Return the score files found in the runs' folders and given by --scores, and a note for each damaged file."""
+    """Return the score files in the folders of the runs and in --scores, and a note for each damaged file."""
     problems: list[str] = []
     scores = {
         path.resolve(): EvaluationScores(label, path, content)

@@ -185,7 +185,7 @@ def _config(args: argparse.Namespace) -> ReproductionConfig:
 
 
 def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None:
-    """Raise UserError for an option that affects none of the rows. The message says why rows cannot be run."""
+    """Raise UserError if an option affects no row. The message also gives the reasons why rows cannot be run."""
     options = ("base", "generator", *REPLACEABLE_FILES.values(), "vectors", "limit", "set", "seeds", *OPTIONS_OF_MTEB)
     used = set().union(*map(relevant_options, rows))
     replaceable = sorted({option for row in rows for option in relevant_options(row)} & {*REPLACEABLE_FILES.values()})
@@ -197,7 +197,7 @@ def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None
 
 
 def _no_data(config: ReproductionConfig) -> str | None:
-    """Return a message if there is no evaluation data, else None. The data is not read."""
+    """Return a message if evaluation data are missing, otherwise None. The data are not read."""
     folder = config.data_dir / "downstream"
     if not folder.is_dir():
         return f"needs the evaluation data (--data_dir); {folder} does not exist"
@@ -207,7 +207,7 @@ def _no_data(config: ReproductionConfig) -> str | None:
 
 
 def _no_mteb_data(config: ReproductionConfig) -> str | None:
-    """Return the reason why mteb's data cannot be used, or None. Raises UserError if a chosen language is unknown."""
+    """Return the reason why the data of mteb cannot be used, or None. Raises UserError for an unknown language."""
     from dcpcse.evaluation.mteb_tasks import in_languages, load_data, multilingual_tasks
 
     tasks = multilingual_tasks()
@@ -220,7 +220,7 @@ def _no_mteb_data(config: ReproductionConfig) -> str | None:
 
 
 def _data_problems(rows: Sequence[PublishedRow], config: ReproductionConfig) -> list[str]:
-    """Read the evaluation data of the rows once, and return why some of them cannot be used, if any."""
+    """Read the evaluation data of the rows once, and return the problems of rows whose data cannot be used."""
     from senteval import DataError, load_suite, settings_of_mode
 
     problems = []
@@ -251,7 +251,8 @@ def _trainings(unit: RunUnit) -> list[tuple[str, ...]]:
 def _settle(units: Sequence[RunUnit]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
     """Resolve the options of all units, exactly as their commands do before they load an encoder.
 
-    Returns unit → number of optimiser steps and of training examples, and row → error in its options.
+    Return two dicts: from units to the numbers of optimiser steps and of training examples, and from rows to errors in
+    their options.
     """
     sizes, refused = {}, {}
     logging.disable(logging.WARNING)  # the commands repeat these lines, such as notes of presets, in the logs
@@ -267,7 +268,7 @@ def _settle(units: Sequence[RunUnit]) -> tuple[dict[str, tuple[int, int]], dict[
 
 
 def _planned_size(unit: RunUnit) -> tuple[int, int]:
-    """Return the number of optimiser steps of a unit's trainings, and the number of training examples in them.
+    """Return the numbers of optimiser steps and of training examples of all trainings of a unit.
 
     Raises UserError if a command of the unit would raise an error for its options.
     """
@@ -308,10 +309,10 @@ def _training_data(file: str) -> tuple[int, "Columns"]:
 def plan_table(
     units: Sequence[RunUnit], sizes: Mapping[str, tuple[int, int]], obstacles: Mapping[str, str | None]
 ) -> str:
-    """Return a table of the planned units, the commands of each row's first unit, and why other rows cannot be run.
+    """Return a table of planned units, the commands of the first unit of each row, and why other rows cannot be run.
 
     Args:
-        sizes: Unit → number of optimiser steps and of training examples; units without them are left out.
+        sizes: A dict from units to numbers of optimiser steps and of training examples. Other units are left out.
     """
     rows, done = [], {unit.name for unit in _finished(units)}
     for unit in (unit for unit in units if unit.name in sizes):
@@ -338,7 +339,7 @@ def _finished(units: Sequence[RunUnit]) -> list[RunUnit]:
 
 
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
-    """Run the unfinished units. Returns row → why the row failed."""
+    """Run the unfinished units. Return a dict from failed rows to the reasons."""
     from dcpcse.experiments.reproduction.run_unit import run_units
 
     done = {unit.name for unit in _finished(units)}
@@ -383,7 +384,7 @@ def _write_results(
 
 
 def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUnit]]) -> dict[str, "Comparison"]:
-    """Return, for each table with `compared`, the comparison of its rows if at least two of them have results."""
+    """Return, for each table with `compared`, the comparison of its rows if at least two rows have results."""
     from dcpcse.analysis.model_comparison import compare_runs
     from dcpcse.evaluation.outcomes import read_outcomes
 
@@ -412,7 +413,7 @@ def _result_of(
     config: ReproductionConfig,
     baseline: str | None,
 ) -> "RowResult":
-    """Return the result of a row's finished units, with its gain over the baseline."""
+    """Return the result of the finished units of a row, with the gain over the baseline."""
     from dcpcse.experiments.reproduction.results import collect_result, gain_over_baseline
 
     result = replace(collect_result(row, done[row.name], config.comparable(row)), obstacle=problem)
@@ -431,7 +432,7 @@ def _draw_pictures(
 ) -> list[str]:
     """Draw each figure whose rows are all selected, from the first finished unit of each row.
 
-    Returns why figures were not drawn.
+    Return the reasons why figures were not drawn.
     """
     from senteval import DataError
 
@@ -458,7 +459,7 @@ def _draw_pictures(
 
 
 def picture_words(units: Sequence[RunUnit], config: ReproductionConfig, output: Path) -> list[str]:
-    """Return the arguments of `dcpcse plot` for the figure of these units, without its output."""
+    """Return the arguments of `dcpcse plot` for the figure of these units, without the option --output."""
     picture = dict(units[0].row.picture)
     kind, source = picture.pop("kind"), picture.pop("of")
     sources = {

@@ -35,13 +35,13 @@ RUN_FACTS: Mapping[str, Callable[[Run], Any]] = {
     "written": lambda run: run.written.isoformat(timespec="seconds"),
     "commit": lambda run: run.commit,
 }
-"""Column of the list → function that returns a run's value, or None if the files do not contain it."""
+"""A dict from columns of the list to functions that return the value of a run, or None if it is not recorded."""
 
 RunFacts = dict[str, Any]
 
 
 def runs_command(argv: Sequence[str]) -> None:
-    """Run the command; raises UserError for mistakes that the user can fix, and after the output for damaged files."""
+    """Run the command. Raises UserError for mistakes of the user and, after the output, for damaged files."""
     args = runs_parser().parse_args(list(argv))
     _check_options(args)
     problems: list[str] = []
@@ -104,7 +104,7 @@ def _read(folders: Iterable[Path], report: Callable[[str], None]) -> list[Run]:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Raise UserError for options that exclude each other, and for files that cannot be written."""
+    """Raise UserError if options exclude each other, or if a file cannot be written."""
     if args.compare and args.folders:
         raise UserError(f"--compare takes its own runs; omit {' '.join(args.folders)}")
     if args.compare and len(args.compare) < 2:
@@ -117,7 +117,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFacts]:
-    """Sort runs by a column; runs without a value always come last."""
+    """Sort runs by a column. Runs without a value always come last."""
 
     def rank(fact: RunFacts) -> tuple[int, float, str]:
         # Numbers sort before strings, since an edited run.yaml may contain both.
@@ -156,7 +156,7 @@ def _cell(value: Any, digits: str = ".6g") -> str:
 
 
 def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Write the output to --json and --csv, with unrounded numbers; missing values are null or empty."""
+    """Write the output to --json and --csv, with unrounded numbers. Missing values are null or empty."""
     written = {}
     if args.json:
         written[Path(args.json)] = json_text(as_json)

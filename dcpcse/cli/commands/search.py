@@ -63,7 +63,7 @@ class SearchArguments(CosineOptions):
     json: bool = option(False, "Print a line of JSON for each query.")
 
     def check(self) -> None:
-        """Raise UserError for options that need another option."""
+        """Raise UserError if an option needs another option that is missing."""
         if not (self.sentences or self.index):
             raise UserError("--sentences FILE is missing; give it, or --index FOLDER of an earlier search")
         if self.vectors and not self.sentences:
@@ -103,7 +103,7 @@ def search_command(argv: Sequence[str]) -> None:
 
 
 def _require_files(args: SearchArguments) -> None:
-    """Raise UserError if a file cannot be read or the index does not exist; called before the encoder is loaded."""
+    """Raise UserError if a file cannot be read or the index does not exist. Called before the encoder is loaded."""
     from dcpcse.inference.index.index_folder import is_index_folder
 
     if args.vectors and not Path(args.vectors).is_file():
@@ -140,7 +140,7 @@ def _index(model: "SentenceEncoder", args: SearchArguments) -> "SentenceIndex":
 
 
 def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
-    """Apply the options to a saved index. Raises UserError if it has another text, options of encoding or cells."""
+    """Apply the options to a saved index. Raises UserError if the index has other texts, encoding options or cells."""
     remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built from the current {args.sentences}; {remedy}")

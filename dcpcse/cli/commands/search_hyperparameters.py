@@ -40,7 +40,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
 
 
 def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], TrainingOptions, Sequence[str]]:
-    """Return the options of train.py for all trials, as arguments and by name, and the columns of the training data.
+    """Return the options of train.py for all trials, as arguments and by name, and the columns of the data.
 
     Raises UserError as train.py would.
     """

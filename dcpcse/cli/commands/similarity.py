@@ -25,7 +25,7 @@ ScoredPair = tuple[str, str, float]
 
 @dataclass
 class SimilarityArguments(CosineOptions):
-    """The options of the comparison."""
+    """Options of `dcpcse search similarity`."""
 
     _argument_group_name = "similarity"
 

@@ -1,4 +1,4 @@
-"""`dcpcse train` and `dcpcse evaluate`, also train.py and evaluation.py. Slow imports follow the check of options."""
+"""`dcpcse train` and `dcpcse evaluate`, and train.py and evaluation.py. Options are checked before slow imports."""
 
 import contextlib
 from collections.abc import Sequence

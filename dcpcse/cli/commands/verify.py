@@ -29,7 +29,7 @@ of a paper's table was evaluated, and compare each figure with the published one
 
 
 def verify_command(argv: Sequence[str]) -> int:
-    """Run the command; returns 0 if the row passes and 1 if it differs. Raises UserError for mistakes of the user."""
+    """Run the command. Return 0 if the row passes and 1 if it differs. Raises UserError for mistakes of the user."""
     source, choices, args = verify_parser().parse(argv)
     subject, checkpoint, row = _find(source, choices, args)
     from dcpcse.experiments.verification.report import Verification, compare_figures, require_report_room, write_report
@@ -79,7 +79,7 @@ def _find(
 ) -> "tuple[Subject, ForeignCheckpoint | None, PublishedRow]":
     """Return the subject of the verification, its files if they must be converted, and the row.
 
-    Raises UserError for an unknown row, a row that does not fit, and options without an effect.
+    Raises UserError if the row is unknown or belongs to another checkpoint, or if an option has no effect.
     """
     from dcpcse.experiments.reproduction.published_rows import find_rows
     from dcpcse.experiments.verification.fitting_rows import choose_row, is_converted
@@ -104,7 +104,7 @@ def _find(
 
 
 def _require_data(row: "PublishedRow", args: argparse.Namespace) -> None:
-    """Raise DataError if evaluation data of a row are missing, before a model is loaded."""
+    """Raise DataError if evaluation data of a row are missing. Called before a model is loaded."""
     from senteval import load_suite, settings_of_mode
 
     load_suite(list(row.measured), args.data_dir, settings_of_mode(row.mode, official=not args.custom_data))
@@ -118,7 +118,7 @@ def _convert(
     choices: Choices,
     folder: Path,
 ) -> Mapping[str, Any]:
-    """Write a checkpoint as a model folder, and return the settings that come from the row, not the checkpoint."""
+    """Write a checkpoint as a model folder, and return the settings that the row sets instead of the checkpoint."""
     from dcpcse.experiments.verification.fitting_rows import conversion_settings, needed_base
     from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
     from dcpcse.interop.convert import write_model_folder

@@ -32,10 +32,10 @@ class EncodedFile:
     Args:
         output: The file.
         rows: Number of vectors.
-        dimension: Size of a vector.
+        dimension: Number of values of a vector.
         truncated: Number of truncated texts.
-        encoded: Number of lines that this call encoded, without lines of an earlier call.
-        seconds: Time in seconds that this call took to encode and write.
+        encoded: Number of lines that this call encoded, without lines that an earlier call had encoded.
+        seconds: Time in seconds that this call needed to encode and write.
     """
 
     output: Path
@@ -63,9 +63,9 @@ def encode_file(
     Args:
         model: Output folder of train.py, Hugging Face folder or hub id.
         file: The text file.
-        args: The options of the output and of the processes.
+        args: Options for the output file and for the processes.
         encoder: Options for loading the model. None: the defaults.
-        show_progress: Show a progress bar.
+        show_progress: Whether to show a progress bar.
 
     Raises:
         UserError: If a line cannot be encoded, if the output cannot be written, or if an existing output was written
@@ -120,7 +120,7 @@ ENCODER_OPTIONS = ("packing", "bf16")
 
 
 def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[str, Any]:
-    """Return everything that determines the bytes of the output; the number of processes does not."""
+    """Return everything on which the bytes of the output depend. They do not depend on the number of processes."""
     recorded = job.options.recorded()
     # Under these two names, and even without a value, since earlier versions recorded them like this.
     recorded |= {"normalize": recorded.pop("normalize", False), "max_seq_length": recorded.pop("max_length", None)}

@@ -1,4 +1,4 @@
-"""The job that all workers share: which model to load, and with which options to encode chunks of sentences."""
+"""The job that all workers share: the model to load, and the options for encoding chunks of sentences."""
 
 import contextlib
 import logging
@@ -22,14 +22,14 @@ from dcpcse.utils.errors import UserError
 
 
 class Chunk(NamedTuple):
-    """A chunk of a text: its number, and its lines."""
+    """A chunk of a text: the number of the chunk, and its lines."""
 
     number: int
     sentences: list[str]
 
 
 class EncodedChunk(NamedTuple):
-    """The vectors (n, H) of a chunk, in the dtype of the output file, and the number of its truncated texts."""
+    """The vectors (n, H) of a chunk, in the dtype of the output file, and the number of truncated texts."""
 
     vectors: np.ndarray
     truncated: int
@@ -41,10 +41,10 @@ class EncodeJob:
 
     Args:
         name: Folder or hub id of the model.
-        encoder: Options for loading it.
+        encoder: Options for loading the model.
         options: Options of encoding.
         dtype: Data type of the vectors.
-        identity: Identity of the model, by which a worker detects a different model; None until it is known.
+        identity: Identity of the model, by which a worker detects a different model. None: not known yet.
     """
 
     name: str
@@ -62,10 +62,10 @@ class EncodeJob:
 
         Args:
             model: The model.
-            device_type: Type of the device that the workers will use; it becomes part of the identity.
+            device_type: Type of the device that the workers will use. The type becomes part of the identity.
 
         Raises:
-            UserError: If the model does not support the maximum length or the size.
+            UserError: If the model does not support the maximum length or the number of values in the options.
         """
         model.encode([], **self.options.given())
         size = self.options.truncate_dim or model.dimension
@@ -76,7 +76,7 @@ class EncodeJob:
 
         Args:
             device: Device of the worker.
-            model: The model, if it is loaded already.
+            model: The model, if it has already been loaded.
 
         Raises:
             UserError: If the loaded model has a different identity than the job.
@@ -106,14 +106,13 @@ class EncodeJob:
 
 
 _COUNTS: ContextVar[list[int] | None] = ContextVar("counts", default=None)
-"""The numbers of truncated texts in warnings of this thread; None if the thread does not count them."""
+"""The numbers of truncated texts in warnings of this thread, or None if the thread does not count them."""
 
 
 def _counted(record: logging.LogRecord) -> bool:
-    """Hide the warning about truncated texts, which every chunk would repeat, and record its number of texts.
+    """Hide the warning about truncated texts, which every chunk would repeat, and record the number of these texts.
 
-    A warning about the size of the vectors is hidden too: `EncodeJob.identify` logs it, and every worker would repeat
-    it.
+    A warning about the size of the vectors is hidden too, because `EncodeJob.identify` has already logged it.
     """
     counts = _COUNTS.get()
     if counts is None or record.msg not in (CUT_WARNING, *SIZE_WARNINGS):

@@ -1,4 +1,4 @@
-"""Write the vectors (n, H) of all chunks to an output file, chunk by chunk; there is one function per file format."""
+"""Write the vectors (n, H) of all chunks to an output file, with one function for each file format."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +11,16 @@ from dcpcse.utils.errors import OptionError, UserError, spell
 Vectors = Iterator[np.ndarray]
 Sentences = Iterator[list[str]] | None
 Writer = Callable[[BinaryIO, Vectors, Sentences, tuple[int, int], str], None]
-"""Arguments: the open file, vectors of each chunk, sentences of each chunk or None, shape (rows, H), and dtype."""
+"""A function of the open file, vectors and sentences (or None) of each chunk, the shape (N, H), and the dtype."""
 
 
 def write_npy(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tuple[int, int], dtype: str) -> None:
-    """Write one array, which `np.load(..., mmap_mode="r")` can map without reading all of it.
+    """Write a single array, which `np.load(..., mmap_mode="r")` can map to memory.
 
     Args:
         file: The file.
         vectors: The vectors of each chunk.
-        sentences: Not used: the format contains only vectors.
+        sentences: Not used, because the format contains only vectors.
         shape: Shape (N, H) of all vectors.
         dtype: "float32" or "float16".
     """
@@ -33,7 +33,7 @@ def write_npy(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tup
 def write_arrow(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tuple[int, int], dtype: str) -> None:
     """Write an Arrow IPC stream with a column `vector` of fixed-size lists.
 
-    If sentences are given, a column `sentence` precedes it.
+    If sentences are given, the stream also has a column `sentence`, before the column `vector`.
 
     Args:
         file: The file.
@@ -65,7 +65,7 @@ def writer_for(output: Path, with_sentences: bool) -> Writer:
 
     Args:
         output: The output file.
-        with_sentences: Whether it contains the sentences too.
+        with_sentences: Whether the output file also contains the sentences.
     """
     if output.suffix not in WRITERS:
         extension = f"the extension {output.suffix!r}" if output.suffix else "no extension"

@@ -1,8 +1,8 @@
-"""Save encoded chunks as files, from which an interrupted run resumes and the output file OUT is joined.
+"""Save encoded chunks as files. An interrupted run resumes from these files, and they are joined to the output OUT.
 
-OUT.parts/job.json       model, text and options that OUT is built from
-OUT.parts/00000000.npz   vectors of the first chunk and number of its truncated texts; one such file per chunk
-OUT.json                 model, text and options that the finished OUT was built from, and its size
+OUT.parts/job.json       model, text and options from which OUT is built
+OUT.parts/00000000.npz   vectors and number of truncated texts of the first chunk (one file for each chunk)
+OUT.json                 model, text and options from which the finished OUT was built, and the size of OUT
 
 Files with other names in OUT.parts are neither written nor removed.
 """
@@ -42,7 +42,7 @@ class _Text(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class MadeOf(schema.Open):
-    """Everything that determines the bytes of an output; `dcpcse.inference.file_encoding.encode` collects it."""
+    """Everything that determines the bytes of an output file."""
 
     format: int = schema.count(default=1)
     model: dict
@@ -53,7 +53,7 @@ class MadeOf(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class OutputRecord(schema.Open):
-    """OUT.json and OUT.parts/job.json"""
+    """The content of OUT.json and OUT.parts/job.json."""
 
     made_of: MadeOf
     chunks: int | None = schema.count(default=None)
@@ -71,7 +71,7 @@ def parts_folder(output: Path) -> Path:
 
 
 class Shards:
-    """The shards of an output file: each contains one encoded chunk until all of them are joined.
+    """The shards of an output file. Each shard contains one encoded chunk until all shards are joined.
 
     A shard gets its final name after it is written, so every existing shard is complete. The caller holds the lock of
     the folder. `start`, `save` and `join` raise UserError if a file cannot be written.
@@ -80,7 +80,7 @@ class Shards:
         output: The output file.
         made_of: Everything that determines the bytes of the output, as JSON values.
         count: Number of chunks.
-        shape: Function from the number of a chunk to the shape (n, H) of its vectors.
+        shape: A function that returns the shape (n, H) of the vectors of a chunk, given the number of the chunk.
         dtype: Data type of the vectors.
     """
 
@@ -106,7 +106,7 @@ class Shards:
     def finished(self) -> dict[str, Any] | None:
         """Return the record of the output, or None if the output is not finished.
 
-        Also removes shards left behind by a run that was killed after it had joined them.
+        Also remove shards that remain if a run was killed after it had joined them.
         """
         record = _of_this_job(self._result)
         if record is None or record.get("truncated") is None or record.get("bytes") != _size(self.output):
@@ -118,8 +118,8 @@ class Shards:
     def start(self, overwrite: bool) -> list[int]:
         """Start or resume the job and return the numbers of the missing chunks.
 
-        Raises UserError if files of a different job or of unknown origin exist. With `overwrite` they are replaced,
-        except files of unknown origin that have the names of the record or the shards.
+        Raises UserError if files of a different job or of unknown origin exist. With `overwrite`, these files are
+        replaced, except files of unknown origin that have the name of the record or of a shard.
         """
         with self._disk_errors():
             remove_leftovers(self.folder)
@@ -147,7 +147,7 @@ class Shards:
         """Join the shards to the output, remove them, and return the record that is written next to the output.
 
         Args:
-            write: A function of a temporary file and the vectors of all chunks in order.
+            write: A function that writes the vectors of all chunks, in order, to a temporary file.
         """
         truncated = []
 
@@ -172,7 +172,7 @@ class Shards:
         return record
 
     def _load(self, number: int) -> EncodedChunk:
-        """Load a shard. Raises UserError if it is damaged; its checksums, shapes and types are verified."""
+        """Load a shard. Raises UserError if its checksums, shapes or types are wrong."""
         path, shape = self._path(number), self._shape(number)
         try:
             with np.load(path) as shard:
@@ -226,7 +226,7 @@ class Shards:
 
 
 def _of_this_job(saved: JobFolder) -> dict[str, Any] | None:
-    """Return a record of this job; None if there is none or if it belongs to another job."""
+    """Return the record of this job, or None if there is no record or if the record belongs to another job."""
     try:
         return saved.read()
     except UserError:

@@ -1,1 +1,1 @@
-"""Build and search an index of sentences by cosine similarity; the index is in memory or in a folder."""
+"""Build and search an index of sentences by cosine similarity. The index is in memory or in a folder."""

@@ -2,8 +2,8 @@
 
 vectors.npy         unit vectors (N, H), float32
 sentences.jsonl     the sentences, one JSON string per line
-centroids.npy       centroids (C, H) of the cells, float32; only with the backend ivf
-cells.npy           the cell of each vector (N,), int32; only with the backend ivf
+centroids.npy       centroids (C, H) of the cells, float32 (only with the backend ivf)
+cells.npy           the cell of each vector (N,), int32 (only with the backend ivf)
 dcpcse_index.json   format, sizes, backend, identity of the model, sha256 of the text and of the files above
 
 The files contain only numbers and text. Nothing in a folder is executed or unpickled.
@@ -57,18 +57,18 @@ class IndexRecord(schema.Open):
     sha256: dict[str, str] = schema.sha256()
 
     def validate_size(self) -> None:
-        """Raise ValueError unless shortened vectors have the size to which they were shortened."""
+        """Raise ValueError if the size of the vectors differs from the option truncate_dim."""
         if self.truncate_dim not in (None, self.dimension):
             raise ValueError(f"truncate_dim is {self.truncate_dim}, and dimension {self.dimension}")
 
     def validate_cells(self) -> None:
-        """Raise ValueError unless exactly the indexes with cells have a number of cells to search."""
+        """Raise ValueError unless `num_cells_in_search` is set exactly for the backend ivf."""
         if (self.backend == "ivf") != (self.num_cells_in_search is not None):
             raise ValueError(f"num_cells_in_search is {self.num_cells_in_search} with the backend {self.backend}")
 
 
 class SavedSentences(Sequence[str]):
-    """The sentences of a mapped file. Lines are parsed on access; only their end offsets (8 bytes) are in memory."""
+    """The sentences of a mapped file. Lines are parsed on access. Only their end offsets (8 bytes) are in memory."""
 
     def __init__(self, path: Path) -> None:
         with open_input(path) as file:
@@ -90,7 +90,7 @@ class SavedSentences(Sequence[str]):
 
 
 def is_index_folder(folder: str | Path) -> bool:
-    """Whether the path is a folder that contains an index."""
+    """Return whether the path is a folder that contains an index."""
     return (Path(folder) / RECORD).is_file()
 
 
@@ -101,7 +101,7 @@ def require_place(folder: Path, overwrite: bool) -> None:
 
     Args:
         folder: The folder.
-        overwrite: Whether an index in it may be replaced.
+        overwrite: Whether an index in the folder may be replaced.
     """
     if folder.is_dir():
         remove_leftovers(folder, RECORD, finish=_complete)
@@ -133,12 +133,12 @@ def write_index(
 
     Args:
         folder: The folder of the index.
-        overwrite: Replace an index in the folder.
+        overwrite: Whether to replace an index in the folder.
         count: Number of sentences N.
         chunks: The sentences and vectors of each chunk.
-        clustering: A function that returns the centroids (C, H) and the cells (N,) of the written vectors (N, H); None
-            without ivf.
-        num_cells_in_search: Number of cells searched for each query; None without ivf.
+        clustering: A function that returns the centroids (C, H) and the cells (N,) of the written vectors (N, H). None
+            without the backend ivf.
+        num_cells_in_search: Number of cells that are searched for each query. None without the backend ivf.
         facts: Further entries of the record.
     """
     with _new_folder(folder, overwrite) as part:
@@ -193,7 +193,7 @@ def _complete(part: Path) -> None:
 def _replace(folder: Path, part: Path) -> None:
     """Move the files of the complete index `part` to `folder`, where they replace the files of an earlier index.
 
-    The old record is removed first and the new one is moved last, so that a mixture of two indexes is never read.
+    The old record is removed first and the new record is moved last, so that a mixture of two indexes is never read.
     """
     with locked_folder(folder):
         names = _files_of(part)
@@ -207,7 +207,7 @@ def _replace(folder: Path, part: Path) -> None:
 
 
 def _files_of(folder: Path) -> Collection[str]:
-    """Return the names of the files of an index by its record; of all possible files if the record is damaged."""
+    """Return the names of the files in the record of an index, or of all possible files if the record is damaged."""
     try:
         return set(parse_json(read_text(folder / RECORD))["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -217,7 +217,7 @@ def _files_of(folder: Path) -> Collection[str]:
 def read_index(
     folder: str | Path,
 ) -> tuple[dict[str, Any], SavedSentences, np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-    """Map an index folder; return its record, sentences, vectors (N, H), and with ivf centroids (C, H) and cells (N,).
+    """Map an index folder. Return record, sentences, vectors (N, H) and, with ivf, centroids (C, H) and cells (N,).
 
     Raises UserError if the folder contains no index, an index in another format, or a file that has changed.
     """

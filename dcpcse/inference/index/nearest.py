@@ -30,17 +30,17 @@ def load_faiss() -> Any:
 def nearest_rows(
     vectors: np.ndarray, queries: np.ndarray, k: int, backend: str, limits: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return, for each query, the rows with the largest inner product; the row numbers (Q, k) are in any order.
+    """Return the numbers (Q, k) of the rows with the largest inner products for each query, in any order.
 
-    faiss does not support limits, so numpy searches if there are any, whatever the backend.
+    faiss does not support limits. If limits are given, numpy searches instead of faiss.
 
     Args:
         vectors: (N, H).
         queries: (Q, H).
         k: Number of rows per query, at most N.
         backend: A key of `BACKENDS`.
-        limits: The largest allowed inner product of each query (Q,), with a tolerance of `ROUNDING`. Rows above it are
-            left out, and -1 stands for missing rows.
+        limits: The largest allowed inner product for each query (Q,), with a tolerance of `ROUNDING`. Rows above the
+            limit are left out, and -1 stands for missing rows.
     """
     by_faiss = limits is None and (backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES))
     faiss = load_faiss() if by_faiss else None
@@ -87,7 +87,7 @@ def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
 
     Args:
         vectors: (N, H).
-        num_cells: Number of cells C; it is at most N.
+        num_cells: Number of cells C, at most N.
     """
     count = min(num_cells, len(vectors))
     kmeans = load_faiss().Kmeans(vectors.shape[1], count, niter=10, spherical=True, min_points_per_centroid=1)
@@ -116,7 +116,7 @@ def build_ivf(centroids: np.ndarray, cells: np.ndarray, vectors: np.ndarray, num
         centroids: (C, H).
         cells: The cell (N,) of each vector.
         vectors: (N, H).
-        num_cells_in_search: Number of cells searched for each query.
+        num_cells_in_search: Number of cells that are searched for each query.
     """
     faiss, (num_cells, dimension) = load_faiss(), centroids.shape
     quantizer = faiss.IndexFlatIP(dimension)

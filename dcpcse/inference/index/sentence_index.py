@@ -34,7 +34,7 @@ _ADDING = thread_lock()
 
 
 class Hit(NamedTuple):
-    """A sentence that was found, its cosine to the query, and its row in the index, from 0."""
+    """A sentence that was found, its cosine to the query, and its row in the index (counted from 0)."""
 
     sentence: str
     score: float
@@ -42,19 +42,19 @@ class Hit(NamedTuple):
 
 
 class SentenceIndex:
-    """Sentences with unit vectors (N, H), in memory or mapped from a folder; create it with `build` or `load`.
+    """Sentences with unit vectors (N, H), in memory or mapped from a folder. Create an index with `build` or `load`.
 
     Args:
         sentences: The N sentences.
-        vectors: Their unit vectors (N, H).
-        identity: The identity of the model that computed the vectors (`dcpcse.encoders.identity`); None if it is
-            unknown.
-        model: Encodes queries and added sentences; None if vectors are given instead.
+        vectors: The unit vectors (N, H) of the sentences.
+        identity: The identity of the model that computed the vectors (`dcpcse.encoders.identity`). None if the
+            identity is unknown.
+        model: The model that encodes queries and added sentences. None if vectors are given instead.
         backend: The search backend (`BACKENDS`).
-        ivf: The inverted file of faiss with the vectors, only for the backend ivf.
-        text: sha256 of the text file that the index was built from; None if it was built from a list, or if sentences
-            have been added.
-        options: The options with which sentences and queries are encoded; None for the defaults.
+        ivf: The inverted file of faiss that contains the vectors. Only for the backend ivf.
+        text: sha256 of the text file from which the index was built. None if the index was built from a list, or if
+            sentences have been added.
+        options: The options with which sentences and queries are encoded. None: the defaults.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SentenceIndex:
         """Build an index of a list of sentences, or of a text file with one sentence per line.
 
         Args:
-            model: Any object with `encode(sentences, batch_size=…)`, or None with `vectors`.
+            model: Any object with `encode(sentences, batch_size=…)`. May be None if `vectors` is given.
             texts: A list of sentences, or a text file.
             folder: Folder to which the index is written chunk by chunk and from which it is then mapped. None: the
                 index is in memory.
@@ -100,8 +100,8 @@ class SentenceIndex:
                 for this text with this model.
             backend: The search backend (`BACKENDS`).
             num_cells: Number of cells, for the backend ivf.
-            num_cells_in_search: Number of cells searched for each query, for the backend ivf.
-            overwrite: Replace an index in the folder.
+            num_cells_in_search: Number of cells that are searched for each query, for the backend ivf.
+            overwrite: Whether to replace an index in the folder.
             options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. The
                 index records them, and queries are encoded with the same options. Given vectors must have the size
                 truncate_dim.
@@ -166,16 +166,16 @@ class SentenceIndex:
 
     @classmethod
     def load(cls, folder: str | Path, model: Any = None, backend: str = "auto") -> "SentenceIndex":
-        """Map an index that was saved to a folder; the backend ivf also keeps a copy of its vectors in memory.
+        """Map an index that was saved to a folder. The backend ivf also keeps the vectors in memory.
 
         Args:
             folder: The folder.
-            model: Encodes queries and added sentences; it must be the model with which the index was built.
-            backend: The search backend (`BACKENDS`); auto uses ivf if the index was built with it.
+            model: The model with which the index was built. It encodes queries and added sentences.
+            backend: The search backend (`BACKENDS`). "auto" uses ivf if the index was built with ivf.
 
         Raises:
-            UserError: If the folder contains no index, if one of its files has changed, or if the index was built with
-                a different model.
+            UserError: If the folder contains no index, if a file of the index has changed, or if the index was built
+                with a different model.
         """
         require_backend(backend)
         record, sentences, vectors, clusters = read_index(path("folder", folder))
@@ -209,12 +209,12 @@ class SentenceIndex:
 
     @property
     def num_cells(self) -> int | None:
-        """Number of cells; None without the backend ivf."""
+        """Number of cells, or None without the backend ivf."""
         return None if self._ivf is None else self._ivf.nlist
 
     @property
     def num_cells_in_search(self) -> int | None:
-        """Number of cells searched for each query: more cells find more sentences and take longer."""
+        """Number of cells that are searched for each query. With more cells, the search finds more and is slower."""
         return None if self._ivf is None else self._ivf.nprobe
 
     @num_cells_in_search.setter
@@ -224,18 +224,18 @@ class SentenceIndex:
         self._ivf.nprobe = min(whole_number("num_cells_in_search", value, 1), self._ivf.nlist)
 
     def sentence(self, row: int) -> str:
-        """Return the sentence in a row; rows are counted from 0."""
+        """Return the sentence in a row. Rows are counted from 0."""
         if not 0 <= whole_number("row", row) < len(self):
             raise IndexError(row)
         return self._sentences[row]
 
     def vectors(self, rows: Sequence[int]) -> np.ndarray:
-        """Return the unit vectors (n, H) of the given rows; rows are counted from 0."""
+        """Return the unit vectors (n, H) of the given rows. Rows are counted from 0."""
         rows = [whole_number("row", row, 0, len(self) - 1) for row in rows]
         return np.asarray(self._vectors[np.asarray(rows, dtype=np.int64)])
 
     def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int | None = None) -> None:
-        """Encode sentences and add them as in `add_vectors`; after an error, none is added.
+        """Encode sentences and add them as in `add_vectors`. If an error occurs, no sentence is added.
 
         Args:
             sentences: A list of sentences, or a text file with one sentence per line.
@@ -249,13 +249,13 @@ class SentenceIndex:
             self.add_vectors(texts, encode(texts))
 
     def add_vectors(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
-        """Add sentences with their vectors in memory; `save` writes them to a folder.
+        """Add sentences with their vectors to the index in memory. `save` writes the index to a folder.
 
         Each call copies the index in memory, so add many sentences with one call.
 
         Args:
             sentences: n sentences.
-            vectors: Their vectors (n, H), which are scaled to unit length.
+            vectors: The vectors (n, H) of the sentences. They are scaled to unit length.
         """
         sentences, vectors = strings(sentences), matrix("vectors", vectors)
         if vectors.ndim == 0 or len(sentences) != len(vectors):
@@ -290,10 +290,10 @@ class SentenceIndex:
         *,
         batch_size: int | None = None,
     ) -> list[Hit] | list[list[Hit]]:
-        """Return the `top_k` sentences most similar to each query, best first; ties are in the order of rows.
+        """Return the `top_k` sentences most similar to each query, best first. Ties are in the order of rows.
 
         Args:
-            queries: A string, or a list of strings; for a list, the result is a list of lists.
+            queries: A string, or a list of strings. For a list, the result is a list of lists.
             top_k: Maximum number of sentences per query.
             threshold: Return only sentences with at least this cosine.
             batch_size: As in `build`.
@@ -320,7 +320,7 @@ class SentenceIndex:
             vectors: Query vectors (Q, H) of any length.
             top_k: Maximum number of sentences per query.
             threshold: Return only sentences with at least this cosine.
-            limits: The largest cosine of each query (Q,); sentences with a larger cosine are skipped.
+            limits: The largest cosine (Q,) for each query. Sentences with a larger cosine are skipped.
         """
         whole_number("top_k", top_k, 1)
         if threshold is not None:
@@ -345,7 +345,7 @@ class SentenceIndex:
     def _ranked(
         self, searched: np.ndarray, queries: np.ndarray, top_k: int, limits: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield, for each query, at least `top_k` rows (as far as there are enough) and their cosines, best first."""
+        """Yield, for each query, at least `top_k` rows (or all rows) and their cosines, best first."""
         k = min(top_k + nearest.EXTRA_ROWS, len(searched))
         if self._ivf is None:
             candidates = nearest.nearest_rows(searched, queries, k, self.backend, limits)
@@ -368,7 +368,7 @@ class SentenceIndex:
 
         Args:
             folder: The folder.
-            overwrite: Replace an index in the folder.
+            overwrite: Whether to replace an index in the folder.
         """
         folder, overwrite = path("folder", folder), truth_value("overwrite", overwrite)
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
@@ -383,7 +383,7 @@ class SentenceIndex:
         write_index(Path(folder), overwrite, len(self), rows, cells, self.num_cells_in_search, facts)
 
     def _encoder(self, batch_size: int | None) -> Callable[[Sequence[str]], np.ndarray]:
-        """Return a function that encodes sentences. Raises UserError if there is no model, or if it has changed."""
+        """Return a function that encodes sentences. Raises UserError if the model is missing or has changed."""
         if self.model is None:
             raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
@@ -423,7 +423,7 @@ def _require_same_model(identity: Mapping[str, Any] | None, model: Any, name: st
 
 
 def _tell_unrecorded(name: str, identity: Mapping[str, Any]) -> None:
-    """Log which facts could not be compared because an earlier version recorded the identity, if any."""
+    """Log the facts that could not be compared, if an earlier version recorded the identity without them."""
     if missing := unrecorded(identity):
         what = ", ".join(missing)
         logger.warning("%s was written by an earlier version of dcpcse: %s could not be compared", name, what)
@@ -443,13 +443,13 @@ def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[li
 def _read_vectors(
     path: Path, text: str | None, identity: Mapping[str, Any] | None, options: CosineOptions
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
-    """Map a .npy file that `dcpcse encode` wrote; return its vectors and the identity of the model that computed them.
+    """Map a .npy file that `dcpcse encode` wrote, and return the vectors and the identity of their model.
 
     Args:
         text: sha256 of the text that must have been encoded.
-        identity: Identity of the model that must have been used; None allows any model.
-        options: Options with which the vectors must have been computed; the lengths of texts and vectors are not
-            compared.
+        identity: Identity of the model that must have computed the vectors. None: every model is allowed.
+        options: Options with which the vectors must have been computed. The maximum length of texts and the
+            normalisation of vectors are not compared.
 
     Raises:
         UserError: If the record `PATH.json` is missing, or if text, model or an option differ.

@@ -1,1 +1,1 @@
-"""Mine hard negatives: for each pair, texts of a corpus that are similar to its anchor and are not its positives."""
+"""Mine hard negatives: texts of a corpus that are similar to the anchor of a pair, but are not its positives."""

@@ -82,7 +82,7 @@ class MiningArguments(CosineOptions):
     overwrite: bool = option(False, "Replace an existing output.")
 
     def check(self) -> None:
-        """Raise OptionError for options that exclude each other or have no effect."""
+        """Raise OptionError if options exclude each other or have no effect."""
         low, high = spell("range_min", self.range_min), spell("range_max", self.range_max)
         require(self.range_max > self.range_min, "range_max", self.range_max, f"above {low}")
         ranks = self.range_max - self.range_min

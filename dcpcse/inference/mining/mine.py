@@ -30,18 +30,18 @@ ANCHORS = 256
 """Number of anchors whose candidates are in memory at once."""
 
 SPARE = 16
-"""Number of additional texts that are searched, since some are the anchor, its positives or duplicates."""
+"""Number of additional texts that are searched, because the anchor, its positives and duplicates are left out."""
 
 SEED = 42
 """The default seed of random sampling."""
 
 
 def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> TrainingData | Path | None:
-    """Return the texts of a file or a Python object, or the folder of an index; None stays None.
+    """Return the texts of a file or a Python object, or the folder of an index. For None, return None.
 
     Args:
         corpus: The file, object or folder.
-        cache_dir: Folder for the rows that were read.
+        cache_dir: Folder for a cache of the rows.
         name: Name of the corpus in messages.
 
     Raises:
@@ -73,13 +73,13 @@ def mine_negatives(
         pairs: Anchors and positives.
         corpus: Texts, the folder of an index, or None for the positives. With an index, its options of encoding apply
             to all texts.
-        load_model: Function that returns an object with `encode(sentences, batch_size=...)`; it is called after all
+        load_model: A function that returns an object with `encode(sentences, batch_size=...)`. It is called after all
             other input was checked.
-        load_guide: The same for the guide; None without a guide.
+        load_guide: A function that returns the guide, as `load_model` returns the model. None without a guide.
 
     Raises:
-        UserError: For pairs with other columns, for an index of another model, if the output exists, is also read or
-            cannot be written, and if no pair gets enough negatives.
+        UserError: If the columns of the pairs are not anchor and positive, if the index belongs to another model, if
+            the output exists, is also an input or cannot be written, or if no pair has enough negatives.
     """
     output = Path(args.output)
     require_output(output, "output", args.overwrite)
@@ -179,10 +179,10 @@ class _Miner:
         return Negatives(rows, similarities, of_pairs, candidates, candidates - remaining)
 
     def _limits(self, positives: np.ndarray) -> np.ndarray | None:
-        """Return the largest cosine that a negative of each anchor may have; None without limits.
+        """Return the largest cosine that a negative of each anchor may have, or None without limits.
 
         Args:
-            positives: The cosine of each anchor to its least similar positive.
+            positives: The smallest cosine of each anchor with its positives.
         """
         args, limits = self.args, []
         if args.max_similarity is not None:
@@ -219,7 +219,7 @@ class _Miner:
     def _without_false_negatives(
         self, guide: Similarities, chunk: AnchorChunk, candidates: Sequence[Sequence[Hit]]
     ) -> list[list[Hit]]:
-        """Return the candidates that are less similar to the anchor than its positives according to the guide."""
+        """Return the candidates whose cosine by the guide is within the limit that `guide_margin` sets."""
         vectors = guide.encode(chunk.texts)
         limits = chunk.lowest(guide.of_pairs(chunk, vectors)) - self.args.guide_margin
         cosines = guide.of_candidates(vectors, [[hit.row for hit in hits] for hits in candidates])
@@ -236,7 +236,7 @@ class _Miner:
 
 
 def _distinct(hits: Sequence[Hit], excluded: set[str]) -> Iterator[Hit]:
-    """Yield the first hit of each text that is not excluded; texts that differ only in white space are equal."""
+    """Yield the first hit of each text that is not excluded. Texts that differ only in white space are equal."""
     seen = set(excluded)
     for hit in hits:
         text = single_blanks(hit.sentence)
@@ -246,7 +246,7 @@ def _distinct(hits: Sequence[Hit], excluded: set[str]) -> Iterator[Hit]:
 
 
 def _rows_of_output(args: MiningArguments, pairs: Pairs, negatives: Negatives) -> OutputRows:
-    """Choose the rows of the output. Raises UserError if there are none."""
+    """Choose the rows of the output. Raises UserError if there are no rows."""
     counts, places = negatives.counts[pairs.anchor_of], np.arange(args.num_negatives)
     if args.output_format == "triplet":
         of_row, column = np.nonzero(places < counts[:, None])

@@ -1,4 +1,4 @@
-"""Number the anchors and the positives of pairs, and the texts of a corpus, so that equal texts are one text."""
+"""Number the anchors and positives of pairs, and the texts of a corpus, with the same number for equal texts."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class DistinctTexts:
             self.number(text)
 
     def number(self, text: str) -> int:
-        """Return the number of a text, which is added if it is new."""
+        """Return the number of a text. A new text is added."""
         number = self._numbers.setdefault(single_blanks(text), len(self.texts))
         if number == len(self.texts):
             self.texts.append(text)
@@ -38,7 +38,7 @@ class Pairs:
         anchor_of: The number (N,) of the anchor of each pair.
         positive_of: The number (N,) of the positive of each pair.
         order: The pairs (N,), sorted by anchor.
-        bounds: (A + 1,); the pairs of anchor a are `order[bounds[a]:bounds[a + 1]]`.
+        bounds: Array (A + 1,). The pairs of anchor a are `order[bounds[a]:bounds[a + 1]]`.
     """
 
     data: TrainingData
@@ -95,7 +95,7 @@ class AnchorChunk:
         return self.pairs.order[self.pairs.bounds[self.numbers.start] : self.pairs.bounds[self.numbers.stop]]
 
     def lowest(self, values: np.ndarray) -> np.ndarray:
-        """Return the lowest of the values (M,) of the pairs of each anchor, (number of anchors,)."""
+        """Return, for each anchor, the lowest of the values (M,) of its pairs."""
         bounds = self.pairs.bounds[self.numbers.start : self.numbers.stop]
         return np.minimum.reduceat(values, bounds - bounds[0])
 

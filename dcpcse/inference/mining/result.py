@@ -1,4 +1,4 @@
-"""The result of mining: the rows of the output, what was left out, and statistics of the similarities."""
+"""The result of mining: the rows of the output, numbers of omitted texts, and statistics of the similarities."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,8 @@ class Negatives:
     """The negatives of A anchors.
 
     Args:
-        rows: Numbers of the negatives in the index (A, n); -1 where an anchor has fewer than n negatives.
-        similarities: Cosines of the negatives to the anchor (A, n); NaN where an anchor has fewer than n negatives.
+        rows: Numbers (A, n) of the negatives in the index. -1 stands for missing negatives of an anchor.
+        similarities: Cosines (A, n) of the negatives to the anchors. NaN stands for missing negatives.
         of_pairs: The cosines (N,) of the pairs.
         candidates: The number of texts in the range of ranks.
         rejected: The number of candidates that the guide left out.
@@ -56,16 +56,16 @@ class MiningResult:
     """The result of `dcpcse.mine`, which prints as a table of the similarities.
 
     Args:
-        output: The file.
-        rows: The number of its rows.
+        output: The output file.
+        rows: The number of rows of the output file.
         pairs: The number of pairs that were given.
         incomplete: The number of pairs with at least one negative, but fewer than `num_negatives`.
         without: The number of pairs without a negative.
         candidates: The number of texts within the limits and the range of ranks, over all anchors.
         rejected: The number of candidates that the guide left out.
-        statistics: For the rows of the file, mean, standard deviation and quantiles of the cosines of anchors and
-            positives (`positive`), of anchors and negatives (`negative`) and of the difference of the two
-            (`difference`), by name, with their number (`count`).
+        statistics: Mean, standard deviation, quantiles and number (`count`) of the cosines in the rows of the file.
+            The keys are `positive` (anchor and positive), `negative` (anchor and negative) and `difference`
+            (`positive` minus `negative`).
         lines: The lines of text that are printed before the table.
     """
 
@@ -83,7 +83,7 @@ class MiningResult:
     def of(
         cls, args: MiningArguments, pairs: Pairs, negatives: Negatives, rows: OutputRows, corpus: str
     ) -> "MiningResult":
-        """Count and measure what was written to `args.output`.
+        """Return the numbers and the statistics of the rows that were written to `args.output`.
 
         Args:
             args: The options of the mining.

@@ -19,7 +19,7 @@ Vectors = Callable[[Sequence[int]], np.ndarray]
 
 
 class Encoding:
-    """An encoder whose vectors have unit length; `model` is any object with `encode(sentences, batch_size=...)`."""
+    """An encoder that returns unit vectors. `model` is any object with `encode(sentences, batch_size=...)`."""
 
     def __init__(self, model: Any, options: CosineOptions) -> None:
         self._encode = options.encode_with(model)
@@ -30,15 +30,15 @@ class Encoding:
 
 
 class StoredVectors:
-    """Vectors that are computed when they are needed for the first time, and kept in a file.
+    """Vectors that are computed when they are first needed, and are then stored in a file.
 
     Only 8 bytes per text are in memory.
 
     Args:
-        encode: Encodes the texts.
+        encode: A function that encodes texts.
         text: A function from the number of a text to the text.
         count: Number of texts.
-        path: A new file.
+        path: Path of the file, which must be new.
     """
 
     def __init__(self, encode: Encoding, text: Callable[[int], str], count: int, path: Path) -> None:
@@ -47,7 +47,7 @@ class StoredVectors:
         self._stored = 0
 
     def __call__(self, numbers: Sequence[int]) -> np.ndarray:
-        """Return the vectors (n, H) of the texts with these numbers; n is at least 1."""
+        """Return the vectors (n, H) of the texts with the given numbers (at least one number)."""
         numbers = np.asarray(numbers)
         missing = np.unique(numbers[self._places[numbers] < 0])
         if len(missing):
@@ -60,7 +60,7 @@ class StoredVectors:
 
 
 class Similarities:
-    """The similarities by an encoder.
+    """Similarities of texts, computed by one encoder.
 
     Args:
         encode: The encoder.
@@ -76,17 +76,17 @@ class Similarities:
 
         Args:
             chunk: The anchors.
-            vectors: Their vectors.
+            vectors: The vectors of the anchors.
         """
         anchors = chunk.pairs.anchor_of[chunk.rows] - chunk.numbers.start
         return _cosines(vectors, anchors, self.positives, chunk.pairs.positive_of[chunk.rows])
 
     def of_candidates(self, vectors: np.ndarray, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Return the cosines of each anchor with its own texts of the corpus.
+        """Return the cosines of each anchor with its candidates, which are texts of the corpus.
 
         Args:
             vectors: The vectors of the anchors.
-            rows: The numbers of the texts of each anchor.
+            rows: The numbers of the candidates of each anchor in the corpus.
         """
         counts = np.array([len(indices) for indices in rows])
         numbers = np.fromiter(chain.from_iterable(rows), np.int64, counts.sum())

@@ -25,13 +25,13 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options
 from dcpcse.utils.tensor_files import listed, require_same_tensors
 
 Parts = Mapping[str, Mapping[str, Tensor]]
-"""Part of a model → its tensors by name."""
+"""A dict from parts of a model to their tensors by name."""
 
 _ROOTS = {"bert": "bert", "roberta": "roberta", "xlm-roberta": "roberta"}
-"""Model type → prefix of its encoder's tensor names."""
+"""A dict from model types to the prefix of the tensor names of the encoder."""
 
 _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
-"""Settings that affect embeddings but do not show in any tensor."""
+"""Settings that affect embeddings, but neither names nor shapes of tensors."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ def load_checkpoint(
 
     Args:
         checkpoint: The checkpoint.
-        origin: The location from which its encoder is loaded.
+        origin: The location from which the encoder of the checkpoint is loaded.
         layout: As in `import_checkpoint`.
         choices: As in `import_checkpoint`.
         published: As in `resolve_choices`.
@@ -138,7 +138,7 @@ def _require_root(checkpoint: ForeignCheckpoint) -> None:
 def _frozen(
     checkpoint: ForeignCheckpoint, layout: Layout, weights: Mapping[str, Tensor], origin: EncoderPlace
 ) -> Backbone:
-    """Load from --base the encoder on which a checkpoint's prompts were trained."""
+    """Load the encoder on which the prompts of a checkpoint were trained, from --base."""
     adapter = checkpoint.adapter
     where = origin.base or (None if adapter is None else adapter.get("base_model_name_or_path"))
     if adapter is not None:
@@ -176,7 +176,7 @@ def _require_prefix_tuning(checkpoint: ForeignCheckpoint) -> None:
 
 
 def _require_same_settings(checkpoint: ForeignCheckpoint, where: str, backbone: Backbone) -> None:
-    """Raise UserError if the checkpoint's config.json describes an encoder with a different size or settings."""
+    """Raise UserError if config.json of the checkpoint describes an encoder with other sizes or settings."""
     config = backbone.model.config
     recorded = {name: (checkpoint.config.get(name), getattr(config, name, None)) for name in _SAME}
     if checkpoint.adapter is not None:
@@ -258,8 +258,11 @@ def _build(
 def _deep_prompt(
     checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
-    """Return deep prompts from the checkpoint's tensors; dropout: the rate, or None for the encoder's hidden
-    dropout."""
+    """Return deep prompts from the tensors of the checkpoint.
+
+    Args:
+        dropout: The dropout rate. None: the hidden dropout of the encoder.
+    """
     if not weights:
         return None
     config, file = backbone.model.config, checkpoint.file
@@ -309,7 +312,7 @@ def _shallow_prompt(
 
 
 def _head(checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], config: Any) -> nn.Module | None:
-    """Return the head whose tensors a checkpoint contains; None without a head."""
+    """Return the head of a checkpoint, or None if the checkpoint has no head."""
     if not weights:
         return None
     settings = {"activation": getattr(config, "hidden_act", "gelu"), "eps": getattr(config, "layer_norm_eps", 1e-12)}

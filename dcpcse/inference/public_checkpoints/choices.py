@@ -1,4 +1,4 @@
-"""Settings that public checkpoints do not contain: how the user gives them, and their values in the published runs."""
+"""Settings that public checkpoints do not contain: choices of the user, and the values of the published runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class CheckpointSource:
 
 @dataclass
 class Choices(Options):
-    """Settings with which a checkpoint is read and pooled; None means the setting of the published evaluation."""
+    """Settings for importing and pooling a checkpoint. None means the setting of the published evaluation."""
 
     pooler_type: str | None = option(
         None,
@@ -58,7 +58,7 @@ class Choices(Options):
     )
 
     def check(self) -> None:
-        """Raise UserError for text that is not a template."""
+        """Raise UserError if the template is not valid."""
         if self.template is not None:
             Template.parse(self.template)
 
@@ -78,12 +78,12 @@ class PublishedSettings:
 
 @dataclass(frozen=True)
 class ResolvedChoices:
-    """Choices without None.
+    """Choices in which every setting has a value.
 
     Args:
         choices: The choices.
         assumed: The settings that were filled in.
-        source: Where each setting comes from.
+        source: The source of each setting.
     """
 
     choices: Choices
@@ -101,17 +101,17 @@ def resolve_choices(
     prompt_length: int | None,
     published: PublishedSettings | None = None,
 ) -> ResolvedChoices:
-    """Fill in the settings that are not given; raise UserError for a setting that has no effect on this checkpoint.
+    """Fill in missing settings. Raises UserError if a given setting has no effect on this checkpoint.
 
     Args:
         choices: The given settings.
         layout: The format of the checkpoint.
-        path: Location of the checkpoint as given by the user; if it contains `unsup`, the checkpoint is taken to be
-            unsupervised, as in the published tools.
+        path: Location of the checkpoint as given by the user. If it contains `unsup`, unsupervised training is
+            assumed, as in the published tools.
         model_type: The model type of the encoder.
         head: Whether the checkpoint has a head.
-        prompt_length: Number of deep prompts; None without deep prompts.
-        published: The run whose settings are used. None: it is derived from layout, path and model_type.
+        prompt_length: Number of deep prompts. None: no deep prompts.
+        published: The run whose settings are used. None: the run is derived from layout, path and model_type.
     """
     run = published or _published(layout, path, model_type)
     settings = _usual(layout) | {key: value for key, value in run.options.items() if key in _SETTINGS}

@@ -1,6 +1,6 @@
 """The table of public formats: the tensor names that identify a format, and the dcpcse name of each tensor.
 
-A rule either renames a tensor or leaves it out and gives the reason; a tensor that matches no rule is an error. To
+A rule either renames a tensor, or leaves the tensor out for a reason. A tensor that matches no rule is an error. To
 add a format, add a `Layout` to `LAYOUTS`. This module does not import torch.
 """
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from dcpcse.utils.errors import UserError, invalid_choice
 
 PARTS = {"encoder": "encoder", "prompt": "prompts", "shallow": "vectors of the template's tokens", "head": "head"}
-"""Part of a model → its name in messages."""
+"""A dict from parts of a model to their names in messages."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How to import the tensors whose complete name matches a pattern.
+    """A rule for importing tensors whose complete names match a pattern.
 
     Args:
-        pattern: The pattern.
-        target: Their name in dcpcse, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
-            `re.Match.expand`; if None, the tensors are left out.
-        why: The reason for leaving them out.
+        pattern: The pattern, a regular expression.
+        target: The name of the tensors in dcpcse, `<part>.<name in the part>`, expanded by `re.Match.expand`. The
+            parts are encoder, prompt, shallow and head. None: the tensors are left out.
+        why: The reason for leaving the tensors out.
     """
 
     pattern: str
@@ -37,13 +37,13 @@ class Layout:
 
     Args:
         title: The name of the format in messages.
-        marks: Patterns; the format is recognised if each pattern matches the name of some tensor.
-        rules: How its tensors are imported.
-        frozen: Whether the encoder was not trained and is loaded from --base.
-        method: The method of its training.
-        preset: The published run from which defaults are taken, with placeholders for supervision (`unsup` or `sup`)
+        marks: Patterns. The format is recognised if each pattern matches the name of a tensor.
+        rules: The rules for importing tensors.
+        frozen: Whether the encoder was frozen during training. A frozen encoder is loaded from --base.
+        method: The training method of checkpoints in this format.
+        preset: Name of the published run that sets the defaults, with placeholders for supervision (`unsup` or `sup`)
             and encoder (`bert` or `roberta`).
-        templated: Whether sentences are put into a template.
+        templated: Whether sentences are inserted into a template.
         adapter: Whether the files belong to a PEFT adapter.
         ambiguous: Whether other kinds of encoders have the same tensor names.
     """
@@ -59,11 +59,11 @@ class Layout:
     ambiguous: bool = False
 
     def matches(self, names: Collection[str]) -> bool:
-        """Whether tensors with these names are in this format."""
+        """Return whether tensors with these names are in this format."""
         return all(any(re.fullmatch(mark, name) for name in names) for mark in self.marks)
 
     def sort(self, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return used tensor → dcpcse name, and unused tensor → reason; raise UserError for unknown tensors."""
+        """Return two dicts: used tensor to dcpcse name, and unused tensor to reason. Raises UserError for others."""
         used: dict[str, str] = {}
         left_out: dict[str, str] = {}
         for name in sorted(names):
@@ -79,7 +79,7 @@ class Layout:
         return used, left_out
 
     def parts(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return the parts of a model that tensors with these names contain, in words; unknown names are ignored."""
+        """Return, in words, the parts of a model that tensors with these names contain. Unknown names are ignored."""
         matches = [
             (rule, match) for rule in self.rules for name in names if (match := re.fullmatch(rule.pattern, name))
         ]
@@ -103,9 +103,9 @@ class Imported:
     Args:
         layout: The format.
         file: The file of the tensors.
-        used: Tensor → dcpcse name.
-        left_out: Tensor → reason.
-        assumed: Option → value, for settings that are not in the checkpoint.
+        used: A dict from imported tensors to their names in dcpcse.
+        left_out: A dict from tensors that were left out to the reasons.
+        assumed: A dict from options to values, for settings that the checkpoint does not contain.
     """
 
     layout: str
@@ -120,16 +120,16 @@ def recognise_layout(names: Collection[str], *, adapter: bool = False) -> str | 
 
     Args:
         names: The names of the tensors.
-        adapter: Whether PEFT wrote them.
+        adapter: Whether PEFT wrote the tensors.
     """
     return next((n for n, layout in LAYOUTS.items() if layout.adapter == adapter and layout.matches(names)), None)
 
 
 _ROOT = r"(?:(?:bert|roberta)\.)?"
-"""Optional prefix of an encoder's tensor names; simcse_to_huggingface removes it."""
+"""Optional prefix of the tensor names of an encoder. The script simcse_to_huggingface removes this prefix."""
 _LINEAR = r"(weight|bias)"
 _MLP = r"(?:mlp|pooler)"
-"""Prefix of the head's tensor names; simcse_to_huggingface renames mlp to pooler."""
+"""Prefix of the tensor names of the head. The script simcse_to_huggingface renames mlp to pooler."""
 
 _COUNTED = Rule(_ROOT + r"embeddings\.(?:position_ids|token_type_ids)", why="position or type indices, computed again")
 _ENCODER = Rule(_ROOT + r"((?:embeddings|encoder)\..+)", r"encoder.\1")
@@ -222,13 +222,13 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
-    """Return the requested or the recognised format; raise UserError if there is none.
+    """Return the requested format or, without a request, the recognised format. Raises UserError if there is none.
 
     Args:
         names: The names of the tensors.
-        asked: The requested format, or None.
-        adapter: Whether PEFT wrote them.
-        where: The file, for messages.
+        asked: The requested format. None: recognise the format.
+        adapter: Whether PEFT wrote the tensors.
+        where: The file of the tensors, for messages.
     """
     if asked is not None and asked not in LAYOUTS:
         raise invalid_choice("layout", asked, LAYOUTS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT_WEIGHTS, "adapter_model.bin")}
-"""Whether a folder is a PEFT adapter → possible names of its weight file; the first that exists is read."""
+"""Possible names of the weight file, for PEFT adapters (True) and other folders. The first existing file is used."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class PublicCheckpoint:
 
 
 def find_checkpoint(name: str, options: LoadOptions) -> PublicCheckpoint | None:
-    """Return the result of `recognise_checkpoint` for a path, or for an id on the Hub, whose files are downloaded.
+    """Return `recognise_checkpoint` for a path or for an id on the Hub. Files on the Hub are downloaded.
 
     Args:
-        name: The path or id; it must not be the id of a model folder.
+        name: The path or id. It must not be the id of a model folder.
         options: Revision, cache and token for the Hub.
     """
     return recognise_checkpoint(checkpoint_folder(name, options))
@@ -69,10 +69,10 @@ def checkpoint_folder(name: str, options: LoadOptions) -> Path:
 
 
 def recognise_checkpoint(folder: Path) -> PublicCheckpoint | None:
-    """Return the public checkpoint in a folder; None if the folder only contains a plain encoder.
+    """Return the public checkpoint in a folder, or None if the folder only contains a plain encoder.
 
-    A SimCSE checkpoint whose head was renamed has the same tensors as a plain encoder with a pooler, and is read as
-    one.
+    A SimCSE checkpoint whose head was renamed has the same tensors as a plain encoder with a pooler, and is treated
+    as a plain encoder.
     """
     adapter = (folder / manifest.PEFT_CONFIG).is_file()
     if manifest.is_model_folder(folder) or (is_sentence_transformer(folder) and not adapter):
@@ -105,12 +105,12 @@ def tensor_headers(file: Path) -> TensorHeaders:
 
 
 def is_sentence_transformer(folder: Path) -> bool:
-    """Whether the folder was written by sentence-transformers and therefore contains its own pooling settings."""
+    """Return whether sentence-transformers wrote the folder, so that the folder contains pooling settings."""
     return (folder / manifest.MODULES).is_file()
 
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
-"""Tokenizer files; any one of them is enough to load a tokenizer."""
+"""Names of tokenizer files. One existing file is enough to load a tokenizer."""
 
 _WEIGHTS_OF_OTHERS = (".bin", ".ckpt", ".h5", ".index.json", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors")
 
@@ -123,8 +123,8 @@ class ForeignCheckpoint:
         folder: The folder.
         file: The file of the tensors.
         tensors: The tensors by name.
-        config: The content of config.json; {} if the file is missing.
-        adapter: PEFT's adapter_config.json, or None.
+        config: The content of config.json, or {} if this file is missing.
+        adapter: The content of adapter_config.json of PEFT, or None.
     """
 
     folder: Path
@@ -140,7 +140,7 @@ class ForeignCheckpoint:
 
 
 def read_checkpoint(folder: Path) -> ForeignCheckpoint:
-    """Read a checkpoint's folder; raise UserError that names a damaged file and its problem."""
+    """Read the folder of a checkpoint. Raises UserError, with the name of the file, if a file is damaged."""
     _require_checkpoint(folder)
     adapter_path, config_path = folder / manifest.PEFT_CONFIG, folder / manifest.CONFIG
     adapter = manifest.read_object(adapter_path, AdapterConfig) if adapter_path.is_file() else None

@@ -1,10 +1,10 @@
 """Export trained folders to the formats of other libraries.
 
-Before an export is saved, the embeddings of the other library are compared with the embeddings of the model.
+Before an export is saved, its embeddings by the other library are compared with the embeddings of the model.
 
     export("result/my-model", "onnx", "result/my-model-onnx")
 
-A model that a format cannot represent completely is rejected: an incomplete model would silently return different
+A model that a format cannot represent completely is rejected, because the export would silently return different
 embeddings.
 """
 
@@ -33,13 +33,14 @@ TOLERANCE = 1e-4
 class ExportFormat:
     """An export format.
 
-    The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model; `write(model,
-    folder, options)`; and `read_back(model, folder, sentences)`, which returns the other library's embeddings.
+    The module of a format has three functions. `obstacles(model)` returns the reasons why the format cannot represent
+    a model. `write(model, folder, options)` writes the export. `read_back(model, folder, sentences)` returns the
+    embeddings by the other library.
 
     Args:
-        module: Name of its module in this package.
-        help: Its help text.
-        extra: Extra in setup.py that installs the required packages.
+        module: Name of the module in this package.
+        help: Help text of the format.
+        extra: Name of the extra in setup.py that installs the required packages.
         packages: The required packages.
         merges: Whether a LoRA adapter is merged into the weights of the encoder.
         options: Names of the options of encoding that an exported model can contain.
@@ -53,9 +54,9 @@ class ExportFormat:
     options: tuple[str, ...] = ()
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
-        """Return the model to export, merged if the format merges.
+        """Return the model to export, with its LoRA adapter merged if `merges` is set.
 
-        Half-precision weights are not merged, since they would round.
+        Adapters of half-precision encoders are not merged, since the merged weights would be rounded.
         """
         mergeable = self.merges and model.encoder.lora is not None and model.encoder.dtype_name == "float32"
         return model.merged() if mergeable else model
@@ -83,7 +84,7 @@ EXPORT_FORMATS = {
     ),
     "huggingface": ExportFormat("huggingface", "a trained encoder for AutoModel"),
 }
-"""Formats by their name on the command line."""
+"""A dict from the names of formats on the command line to the formats."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Exported:
 
     Args:
         folder: The exported folder.
-        bytes: Its size in bytes.
-        difference: The largest absolute difference between its embeddings and the model's.
+        bytes: Size of the folder in bytes.
+        difference: The largest absolute difference between the embeddings of the export and of the model.
     """
 
     folder: Path
@@ -110,16 +111,17 @@ def export(
     If the export fails, no folder is left behind.
 
     Args:
-        folder: The output folder, or its hub id.
+        folder: The output folder of train.py, or its hub id.
         to: Name of the format, a key of `EXPORT_FORMATS`.
         output: The new folder.
-        base: Current location of the frozen encoder, if it has moved; an exported adapter names this location.
-        options: Options of `SentenceEncoder.encode` that the format supports. With truncate_dim, the exported model
-            returns this number of first values of the embeddings.
+        base: Current location of the frozen encoder, if it has moved. An exported adapter refers to this location.
+        options: Options of `SentenceEncoder.encode` that the format supports. With truncate_dim=n, the exported model
+            returns the first n values of the embeddings.
 
     Raises:
-        UserError: If the format is unknown or cannot represent the model (with all reasons) or an option, if the
-            output exists, if packages are missing, or if embeddings differ by more than `TOLERANCE`.
+        UserError: If the format is unknown, if the format cannot represent the model (the message gives all reasons)
+            or an option, if the output exists, if packages are missing, or if embeddings differ by more than
+            `TOLERANCE`.
     """
     if to not in EXPORT_FORMATS:
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
@@ -158,13 +160,13 @@ def export(
 
 
 def _probes(model: "SentenceEncoder") -> list[str]:
-    """Return test sentences that reveal differences in tokenization, such as an empty one and one to be truncated."""
+    """Return test sentences that reveal differences in tokenization, such as an empty and a very long sentence."""
     marks = f'"No {model.tokenizer.mask_token}"? (She said: twice!)'
     return ["A man is playing a flute.", "Rain fell", "", marks, "rain " * min(model.encoder.max_tokens, 600)]
 
 
 def _others(model: "SentenceEncoder", refused: str) -> str:
-    """Return a phrase that names the other formats that can represent a model."""
+    """Return a phrase with the names of the other formats that can represent a model."""
     fitting = [
         name
         for name, target in EXPORT_FORMATS.items()

@@ -1,4 +1,4 @@
-"""Export a model as a plain Hugging Face folder, which is possible if the model is only a trained encoder."""
+"""Export a model as a plain Hugging Face folder. This is possible if the model is only a trained encoder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ ENCODER_NOTE = "A trained sentence encoder. sentence-transformers reads the pool
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return the reasons why AutoModel would give different embeddings; [] if there are none."""
+    """Return the reasons why AutoModel would return different embeddings, or []."""
     reasons = model.plain_obstacles()
     if not reasons and needs_other_pooler(model):
         reasons.append(f"{model.source.model_type} encoders have no pooler for its MLP")
@@ -28,7 +28,7 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     Args:
         model: The model.
         folder: The exported folder.
-        options: None, since the format contains no options of encoding.
+        options: Without values, since the format cannot contain options of encoding.
     """
     model.tuned_backbone().write(folder)
     model.tokenizer.save_pretrained(folder)
@@ -38,7 +38,7 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed by transformers alone.
+    """Return the embeddings that transformers computes without this package.
 
     Args:
         model: The model.

@@ -41,7 +41,7 @@ embeddings = encoder.encode(["A man is playing a flute.", "Rain fell."])
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return the reasons why a graph would give different embeddings; [] if there are none."""
+    """Return the reasons why a graph would return different embeddings, or []."""
     reasons = {
         f"its encoder is in {str(model.encoder.backbone.dtype).removeprefix('torch.')}, but graphs are in "
         "float32": model.encoder.backbone.dtype != torch.float32,
@@ -68,7 +68,7 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed with onnxruntime and tokenizers alone.
+    """Return the embeddings that onnxruntime and tokenizers compute without this package.
 
     Args:
         model: Not used.
@@ -80,7 +80,7 @@ def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) ->
 
 
 class _Graph(nn.Module):
-    """A module that maps ids and mask (N, L) to embeddings (N, H), or to their first values.
+    """A module that maps ids and mask (N, L) to embeddings (N, H), or to the first values of embeddings.
 
     The positions of template slots are computed from the sentence lengths."""
 
@@ -98,7 +98,8 @@ class _Graph(nn.Module):
 def _slots(template: TokenTemplate, content: Tensor) -> Slots:
     """Return the template slots for sentences of `content` tokens (N,).
 
-    A slot before the sentence has a fixed position; a slot after it shifts with the sentence's end."""
+    A slot before the sentence has a fixed position. The position of a slot after the sentence depends on the number of
+    tokens of the sentence."""
 
     def indices(of: Callable[[int], Sequence[int]]) -> Tensor:
         first, next_to_it = (torch.tensor(of(tokens), dtype=torch.long) for tokens in (0, 1))
@@ -130,7 +131,7 @@ def _write_graph(model: SentenceEncoder, path: Path, options: EncodeOptions) -> 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress the exporter's warnings about optional packages and its own deprecated calls."""
+    """Suppress warnings of the exporter about optional packages and about deprecated calls in the exporter."""
     of_onnx = logging.getLogger("torch.onnx")
     level = of_onnx.level
     of_onnx.setLevel(logging.ERROR)
@@ -143,7 +144,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _tokenizer(model: SentenceEncoder) -> Tokenizer:
-    """Return the model's tokenizer with its template, truncation and padding."""
+    """Return the tokenizer of the model with template, truncation and padding."""
     tokenizer, template = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str()), model.template
     if template is not None:
         around = {"before": template.before, "after": template.after}
@@ -160,7 +161,7 @@ def _tokenizer(model: SentenceEncoder) -> Tokenizer:
 
 
 def _settings(model: SentenceEncoder, dimension: int) -> dict[str, object]:
-    """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, as JSON-serialisable values.
+    """Return, as JSON values, the settings that `OnnxEncoder` needs in addition to graph and tokenizer.
 
     Args:
         dimension: Number of values that the graph returns.

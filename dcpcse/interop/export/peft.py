@@ -1,4 +1,4 @@
-"""Export prompts as a PREFIX_TUNING adapter for PeftModel, or a LoRA adapter, if PEFT returns the same embeddings."""
+"""Export prompts or a LoRA adapter as an adapter of PEFT, if PEFT returns the same embeddings with it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.tensor_files import save_tensors
 
 POOLER = {"PREFIX_TUNING": "base_model.pooler.dense", "LORA": "base_model.model.pooler.dense"}
-"""Kind of adapter → name that PEFT's files give to a pooler trained with it."""
+"""A dict from kinds of adapters to the name of a trained pooler in the files of PEFT."""
 
 NOTE = """{what} for the frozen encoder `{base}` in the format of PEFT. Neither PEFT nor transformers stores how the
 output is pooled, so the code is given here."""
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return the reasons why PEFT would give different embeddings; [] if there are none."""
+    """Return the reasons why PEFT would return different embeddings, or []."""
     reasons = model.encoder.peft_obstacles()
     if model.templates:
         reasons.append("it uses a template")
@@ -38,12 +38,12 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
-    """Write the adapter, the tokenizer, a README and, if inference uses an MLP, this MLP as the pooler.
+    """Write the adapter, the tokenizer, a README and, if inference uses an MLP, the MLP as a pooler.
 
     Args:
         model: The model.
         folder: The exported folder.
-        options: None, since the format contains no options of encoding.
+        options: Without values, since the format cannot contain options of encoding.
     """
     source = model.source
     config, tensors = model.encoder.peft_adapter(source.name_or_path, source.revision)
@@ -63,7 +63,7 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed with PEFT and transformers alone.
+    """Return the embeddings that PEFT and transformers compute without this package.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""Export a folder for SentenceTransformer, with the library's modules if they suffice, otherwise with dcpcse's."""
+"""Export a folder for SentenceTransformer, with modules of sentence-transformers or, if needed, of dcpcse."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,8 +46,8 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
         options: As in `export`.
 
     Raises:
-        UserError: If a size is given and the model's embeddings have unit length, since sentence-transformers would
-            return shorter vectors.
+        UserError: If truncate_dim is given and the embeddings of the model have unit length, since vectors that
+            sentence-transformers shortens do not have unit length.
     """
     if (truncate_dim := options.truncate_dim) is not None and model.normalize:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Write a README with code that computes embeddings with transformers alone, and run the same steps as a check."""
+"""Write a README with code that computes embeddings without this package, and run the same steps as a check."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from dcpcse.utils.files import write_atomic
 
 @dataclass(frozen=True)
 class Pooling:
-    """A pooling of a model's output to embeddings (N, H), given the mask (N, L).
+    """A pooling that computes embeddings (N, H) from the output of a model and the mask (N, L).
 
     Args:
         line: The pooling as a line of code.
-        of: The same as a function.
+        of: The pooling as a function.
     """
 
     line: str
@@ -40,17 +40,17 @@ POOLING_CODE = {
 
 
 def pooling_of(model: SentenceEncoder) -> Pooling:
-    """Return the pooling of a model that can be exported; an MLP is exported as the pooler of transformers."""
+    """Return the pooling of an exportable model. An MLP is exported as the pooler of transformers."""
     return POOLING_CODE["pooler" if model.head_at_inference else SentenceModules.POOLINGS[model.pooling]]
 
 
 def needs_other_pooler(model: SentenceEncoder) -> bool:
-    """Whether inference uses an MLP, but this type of encoder has no pooler in transformers."""
+    """Return whether inference uses an MLP, but this type of encoder has no pooler in transformers."""
     return model.head_at_inference and model.source.model_type not in WITH_POOLER
 
 
 def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Encode one batch of sentences as on the page of `write_page`; return the embeddings (N, H).
+    """Encode one batch of sentences with the steps that `write_page` shows, and return the embeddings (N, H).
 
     Args:
         model: The exported model.
@@ -75,7 +75,7 @@ def write_page(
     Args:
         model: The exported model.
         folder: The exported folder.
-        library: Name of the library that loads it.
+        library: Name of the library that loads the folder.
         imports: Lines of code with the imports.
         load: Code that loads the model.
         note: Text before the code.
