@@ -121,6 +121,7 @@ def test_reproduce_runs_its_units_on_a_cluster(cluster, tiny, tool, tmp_path):
     assert outcome.out.endswith(tool(reproduce_command, words).out)
 
 
+@pytest.mark.whole
 def test_adapt_finds_what_one_machine_finds_although_a_worker_is_killed(cluster, tiny, tmp_path, monkeypatch):
     random, rows = np.random.default_rng(0), ["anchor,positive"]
     for i in range(120):
