@@ -17,4 +17,4 @@ if [ ! -f "$environment/installed" ] || [ -n "$(find requirements.txt requiremen
     touch "$environment/installed"
 fi
 export TRITON_INTERPRET=1 OMP_NUM_THREADS=1
-"$python" -m pytest -q -n "$(nproc)" "$@" tests/encoders/test_*kernel*.py
+"$python" -m pytest -q -n "$(nproc)" "$@" tests/encoders/test_*kernel*.py tests/training/test_host_waits.py

@@ -6,6 +6,7 @@ on CUDA. The waits and kernels of torch's code for CUDA are counted; nothing is 
 """
 
 import contextlib
+import os
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -236,8 +237,45 @@ ANSWERS = {
 """Function of torch.cuda → what it returns."""
 
 
+def start(kernel, grid, arguments, case, **options) -> None:
+    """Run a Triton kernel of the project in Triton's interpreter; bfloat16, which it computes wrongly, in float32."""
+    KERNELS[kernel.__name__.strip("_")] += 1
+    with _disable_current_modes():
+        values = [values_of(one) if isinstance(one, Tensor) else one for one in arguments]
+        half = [isinstance(one, Tensor) and one.dtype == torch.bfloat16 for one in values]
+        wide = [one.float() if is_half else one for one, is_half in zip(values, half, strict=True)]
+        kernel[grid](*wide)
+        for one, result, is_half in zip(values, wide, half, strict=True):
+            if is_half:
+                one.copy_(result)
+
+
+def interpret_kernels() -> None:
+    """Let the device run the project's Triton kernels in the interpreter."""
+    from dcpcse.encoders import frozen_layers, layer_kernels, prefix_kernel
+
+    def is_frozen(part, parameter, kinds) -> bool:
+        """As there, but for the type of a parameter, which is a DeviceTensor here."""
+        trained = parameter.requires_grad and torch.is_grad_enabled()
+        return type(part) in kinds and parameter.dtype == torch.float32 and not trained
+
+    frozen_layers._is_frozen = is_frozen
+    emulated = prefix_kernel._emulated
+
+    def on_device(states: Tensor | None) -> Tensor | None:
+        if not isinstance(states, DeviceTensor) or not prefix_kernel._emulates(states):
+            return states
+        with _disable_current_modes():
+            return DeviceTensor(emulated(states.values))
+
+    prefix_kernel._emulated = on_device
+    layer_kernels.start = prefix_kernel.start = start
+
+
 def pretend() -> None:
     """Believe in cuda:0 from now on. The process has preloaded the compiled device.cpp."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        interpret_kernels()
     F.scaled_dot_product_attention = attention
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(number, device=...) makes a CPU tensor, and copies it
     torch.__future__.set_swap_module_params_on_conversion(True)  # a weight that moves remains the same object

@@ -101,9 +101,14 @@ CASES = {
 RUNS = {
     **{name: ({"method": name}, {}) for name in METHODS},
     "dcpcse, gradient cache": (DEEP, {"gradient_cache_chunk": CHUNK}),
+    "dcpcse, bf16": (DEEP, {"bf16": True}),
     "simcse, bf16": ({"method": "simcse"}, {"bf16": True}),
 }
 """Name → options of `dcpcse.Trainer` and of its TrainingArguments."""
+
+
+OF_PROJECT = {"forward_kernel", "backward_kernel", "add_norm_forward", "add_norm_backward"}
+"""Triton kernels of the project, for attention and for dropout, residual and normalisation."""
 
 
 class Encoders:
@@ -114,8 +119,9 @@ class Encoders:
 
     def __getitem__(self, kind: str) -> str:
         if not (self.folder / kind).exists():
-            name = "n_layers" if kind == "distilbert" else "num_hidden_layers"
-            make_encoder(self.folder / kind, kind, **{name: self.layers})
+            names = ("n_layers", "n_heads") if kind == "distilbert" else ("num_hidden_layers", "num_attention_heads")
+            # The project's kernels need heads of at least 16 dimensions.
+            make_encoder(self.folder / kind, kind, **dict(zip(names, (self.layers, 2), strict=True)))
         return str(self.folder / kind)
 
 
@@ -198,12 +204,13 @@ class EachStep(TrainerCallback):
     """Remembers what the host waits for from the beginning of each step to that of the next one."""
 
     def __init__(self) -> None:
-        self.lines, self.fused = [], 0
+        self.lines, self.fused, self.kernels = [], 0, {}
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step:
             self.lines.append(lines_of(device.WAITS))
             self.fused = device.KERNELS["_fused_adamw_"]
+            self.kernels = {name: number for name, number in device.KERNELS.items() if name in OF_PROJECT}
         device.reset()
 
 
@@ -227,7 +234,7 @@ def runs(encoders: Encoders, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
         data = [tuple(row.values()) for row in rows_of(sentences, options["method"], len(sentences))]
         options = with_encoder(options, encoders["bert"])
         dcpcse.Trainer(encoders["bert"], args=args, train_dataset=data, callbacks=[steps], **options).train()
-        yield {"case": name, "mode": "run", "lines": steps.lines, "fused": steps.fused}
+        yield {"case": name, "mode": "run", "lines": steps.lines, "fused": steps.fused, "kernels": steps.kernels}
 
 
 def lines_of(waits: Counter) -> list[str]:
@@ -254,7 +261,7 @@ if __name__ == "__main__":
     if args.sample:
         sample = {options["method"]: name for name, (_, _, options) in reversed(CASES.items())}
         CASES = {name: CASES[name] for name in (*sample.values(), "diffcse, public code", "simcse, triples")}
-        RUNS = {name: RUNS[name] for name in ("dcpcse, gradient cache", "simcse, bf16")}
+        RUNS = {name: RUNS[name] for name in ("dcpcse, gradient cache", "dcpcse, bf16", "simcse, bf16")}
     encoders, wanted = Encoders(args.folder, args.layers), args.wanted
     with open(encoders.folder / REPORTS, "w", encoding="utf-8") as file:
         parts = () if wanted else (checks(), planted(encoders), encodings(args.folder, args.sample))

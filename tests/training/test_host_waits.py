@@ -80,6 +80,15 @@ def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
             assert all("guards/gradients.py" in line for line in others), (name, others)
 
 
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter: .ci/kernels.sh")
+def test_a_run_in_bfloat16_uses_the_kernels_of_the_project(reports):
+    """One layer: attention and two normalisations forward and backward; full fine-tuning has kernels for attention."""
+    runs = {name: one["kernels"] for (name, _), one in of_modes(reports, "run").items()}
+    attention = {"forward_kernel": 1, "backward_kernel": 1}
+    assert runs["dcpcse, bf16"] == {**attention, "add_norm_forward": 2, "add_norm_backward": 2}
+    assert runs["simcse, bf16"] == attention
+
+
 def test_encode_waits_once_a_batch_for_the_vectors_of_the_batch_before(reports):
     found = of_modes(reports, "encode")
     assert len(found) >= 3
