@@ -55,7 +55,8 @@ def compare(
             model with several seeds, give the list of its runs.
         tasks: As in `dcpcse.evaluate`. None: the tasks of the results in `models`, if there are any. Only tasks for
             which all runs have scores are compared.
-        names: List of the names of the models. None, instead of the list or instead of a name: the name of the folder.
+        names: List of the names of the models. If the list is None, each model gets the name of its folder. If one
+            name is None, this model does.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.
@@ -122,8 +123,8 @@ def compare_models(
         data["tasks"] = [task for task in results[0].names if task in FAMILY_OF]
         if not data["tasks"] and any(run is None for of_model in evaluated.values() for run in of_model):
             raise UserError(
-                f"the given results are of {', '.join(results[0].names) or 'no tasks'}; for the other models, give "
-                "tasks, pairs, labels or retrieval to evaluate them on"
+                f"the given results contain scores for {', '.join(results[0].names) or 'no tasks'}; to evaluate the "
+                "other models too, give tasks, pairs, labels or retrieval"
             )
     runs: dict[str, list[RunOutcomes]] = {}
     for name, entries in groups.items():

@@ -125,7 +125,8 @@ class Columns(tuple[str, ...]):
 
     Args:
         names: The roles of the columns.
-        classes: The classes that occur. The relations of pairs are in the order of `CLASSES`.
+        classes: The classes that occur. If they are relations of pairs, such as entailment, they are in the
+            order of `CLASSES`.
         scores: The smallest and the largest score.
     """
 

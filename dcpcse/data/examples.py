@@ -231,8 +231,8 @@ def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> t
     columns = data.roles
     if positive != "dropout" and columns != (ANCHOR,):
         raise UserError(
-            f"{spell('positive', positive)} makes pairs of single sentences, but {data.name} has the columns "
-            f"{', '.join(data.columns)}; leave it out"
+            f"{spell('positive', positive)} is for data with one column, but {data.name} has the columns "
+            f"{', '.join(data.columns)}; leave out the option"
         )
     if positive == "next":
         return Columns((ANCHOR, POSITIVE)), NextLinePairs(data.dataset, data.breaks())

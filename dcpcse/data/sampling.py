@@ -199,7 +199,8 @@ def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
     if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):
         if sizes is not None:
             raise UserError(
-                f"{spell('batch_sampler', 'no_duplicates')} has no effect on a sampler of your own; leave it out"
+                f"{spell('batch_sampler', 'no_duplicates')} has no effect if you give your own sampler; leave this "
+                "option out"
             )
         return
     data, seed = sampler.data_source, sampler.initial_seed

@@ -254,7 +254,7 @@ def adds_to_scores(backbone: PreTrainedModel) -> bool:
 def replace_attention(backbone: PreTrainedModel) -> bool:
     """Let a backbone compute attention by `prefix_attention`.
 
-    Return False if this module has no class for its type.
+    Return False if this Python module has no class for the type of the backbone.
     """
     if type(backbone) not in (*_REPLACEMENTS, *_REPLACEMENTS.values()):
         return False

@@ -17,10 +17,10 @@ from dcpcse.utils.errors import UserError, spell
 
 @dataclass(frozen=True)
 class PromptShape:
-    """The size of a deep prompt. Each prompt has a key and a value in each layer.
+    """The size of a deep prompt. It consists of P positions, each with a key and a value in each layer.
 
     Args:
-        length: Number of prompts P.
+        length: Number of positions P.
         layers: Number of layers.
         heads: Number of key-value heads.
         head_dim: Size of a head.
@@ -33,7 +33,7 @@ class PromptShape:
 
     @property
     def width(self) -> int:
-        """Number of parameters per prompt: the keys and values of all layers."""
+        """Number of parameters per position: the keys and values of all layers."""
         return 2 * self.layers * self.heads * self.head_dim
 
     @classmethod
@@ -42,7 +42,7 @@ class PromptShape:
 
         Args:
             config: The configuration.
-            length: Number of prompts P.
+            length: Number of positions P.
 
         Raises:
             UserError: If the configuration has no attention heads.
@@ -384,7 +384,7 @@ def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
     if kind not in _PROJECTIONS:
         raise UserError(
             f"{spell('prompt_form', 'vectors')} does not support {kind} encoders; use "
-            f"{spell('prompt_form', 'keys_values')}, or one of: {', '.join(_PROJECTIONS)}"
+            f"{spell('prompt_form', 'keys_values')}, or an encoder of one of these types: {', '.join(_PROJECTIONS)}"
         )
     return _PROJECTIONS[kind](backbone)
 

@@ -213,7 +213,8 @@ def read_prompts(path: str | Path) -> dict[str, str]:
     except ValueError as error:
         raise UserError(f"{option} is not YAML or JSON ({error}); correct it") from error
     if not isinstance(prompts, dict) or not prompts or not all(isinstance(text, str) for text in prompts.values()):
-        raise UserError(f"{option}: must be a mapping of names to texts, such as 'query: \"query: \"'; correct it")
+        example = 'document: "passage: "'
+        raise UserError(f"{option}: must be a mapping of names to texts, such as '{example}'; correct it")
     known = _known_names()
     for name in prompts:
         if name not in known:

@@ -197,9 +197,9 @@ def _reverse(forward: type, name: str) -> Any:
 
 
 def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
-    """Return the tasks, restricted to subsets in which at least one side has one of these languages.
+    """Return the tasks, restricted to subsets that contain at least one of these languages.
 
-    Tasks in other languages are left out, with a log line.
+    Of a pair of languages, one is enough. Tasks in other languages are left out, with a log line.
 
     Args:
         tasks: The tasks.
@@ -217,7 +217,10 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
             how = f"{near} " * bool(near) + f"give codes of ISO 639-3, separated by spaces: {', '.join(codes)}"
             raise OptionError("mteb_languages", code, f"no task of {tasks.option} has this language", how)
     if left := [name.removeprefix(PREFIX) for name, supported in spoken.items() if not supported & set(languages)]:
-        notify(f"{spell('mteb_languages', languages)}: left out, since they have none of these: {first_names(left)}")
+        notify(
+            f"{spell('mteb_languages', languages)}: these tasks have none of the languages and are left out: "
+            f"{first_names(left)}"
+        )
     # Copies, because tasks may be shared within the process.
     selected = {name: copy(task) for name, task in tasks.tasks.items() if spoken[name] & set(languages)}
     for task in selected.values():

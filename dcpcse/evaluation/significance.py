@@ -329,7 +329,7 @@ def difference(
         _Side(scores.observed[model], scores.deviations[model], model not in seedless) for model in (second, first)
     ]
     if any(len(side.observed) > 1 and not side.random for side in sides):
-        raise ValueError("a model that no seed changes has one run")
+        raise ValueError("the model does not depend on a seed, so it can have only one run; give one run")
     value = float(sides[0].observed.mean() - sides[1].observed.mean())
     random = [side for side in sides if side.random]
     seeds = bool(random) and all(len(side.observed) >= LEAST_SEEDS for side in random)

@@ -94,7 +94,7 @@ class EncodingArguments(EncodeOptions):
     num_processes: int | None = option(
         None,
         "Number of processes on this machine (default: 1), or with --ray of workers on the cluster (default: one per "
-        "GPU, or one per machine).",
+        "GPU, or one per machine if no GPU is used).",
         at_least=1,
     )
     ray: str | None = option(

@@ -135,7 +135,8 @@ def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
         for layer, size, settings in zip(layers, sizes, after.dense, strict=False):
             if layer.in_features != size:
                 raise UserError(
-                    f"{settings.folder}: its weights need {layer.in_features} values, but there are {size}"
+                    f"{settings.folder}: its weights need input vectors of {layer.in_features} values, but the "
+                    f"vectors have {size}"
                 )
         model.head, model.head_at_inference = DenseLayers(layers, [dense.activation for dense in after.dense]), True
         model.requires_grad_(False).eval()

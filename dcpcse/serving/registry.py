@@ -63,7 +63,7 @@ class ModelRegistry:
     Args:
         encoder: The plain encoder.
         name: Name of the plain encoder.
-        metrics: The metrics to which loaded adapters are added.
+        metrics: The server's metrics, in which loaded and refused adapters are recorded.
         most: Maximum number of adapters in memory. None: no maximum.
     """
 
@@ -296,7 +296,10 @@ class ServedIndex:
     _checked: WeakSet[SentenceEncoder] = field(default_factory=WeakSet)  # weak: a model may leave memory
 
     def require_model(self, model: SentenceEncoder) -> None:
-        """Raise ApiError if `model` did not compute the vectors of the index, for example after it was replaced."""
+        """Raise ApiError if `model` did not compute the vectors of the index.
+
+        This happens, for example, if the model was replaced by another model.
+        """
         if model in self._checked:
             return
         if differences(self.index.identity or {}, current_identity(model)):

@@ -132,8 +132,8 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], paths: Sequence[Path
         evaluated = report.get("model", {}).get("identity", {})
         if others := [key for key in differences(expected, evaluated) if key in expected]:
             raise UserError(
-                f"{path} contains the scores of a different model from {folder}: {', '.join(others)} differ; give "
-                "scores of this model"
+                f"{path} contains the scores of another model, not of the model in {folder}: {', '.join(others)} "
+                "differ; give scores of this model"
             )
         if not report.get("complete"):
             raise UserError(f"{path} contains the scores of an interrupted evaluation; run it to the end")

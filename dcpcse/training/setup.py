@@ -315,7 +315,8 @@ def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingD
         return None
     if method.model.text_prefix:
         raise UserError(
-            f"{spell('corrupted_corpus')} contains sentences without the encoder's prompt; give {spell('prompt')} ''"
+            f"{spell('corrupted_corpus')}: its sentences do not begin with the text prompt of the encoder; train "
+            f"without this prompt: give {spell('prompt')} ''"
         )
     if args.positive == "next":
         raise UserError(

@@ -408,8 +408,9 @@ def require_warmups(method: Method, run: TrainingArguments) -> None:
     for group in method.groups:
         if group.warmup_steps is not None and run.lr_scheduler_type in WITHOUT_WARMUP:
             raise UserError(
-                f"{spell('lr_scheduler_type', run.lr_scheduler_type.value)} has no warm-up, but one of "
-                f"{group.warmup_steps:g} steps is given for the {group.name}; leave one of them out"
+                f"{spell('lr_scheduler_type', run.lr_scheduler_type.value)} has no warm-up, but a warm-up of "
+                f"{group.warmup_steps:g} steps is given for the {group.name}; leave out "
+                f"{spell('lr_scheduler_type')} or this warm-up"
             )
 
 

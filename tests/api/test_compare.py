@@ -275,7 +275,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
         ("unexpected keyword argument 'batchsize'", [first, second], {"batchsize": 3}),
         ("only has results of other tasks (STSBenchmark, STS13)", [first, second], {"tasks": "STS12"}),
         ("mode=\"tests\": unknown; did you mean 'test'", [first, second], {"mode": "tests"}),
-        ("results are of pairs; for the other models, give tasks", [pairs, model(1)], {}),
+        ("results contain scores for pairs; to evaluate the other models too, give tasks", [pairs, model(1)], {}),
     ):
         with pytest.raises((UserError, TypeError)) as caught:
             dcpcse.compare(models, **options)

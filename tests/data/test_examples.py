@@ -145,5 +145,5 @@ def test_documents_end_at_the_blank_lines_of_the_file_as_it_was_read(load, write
 def test_only_single_sentences_get_other_positives(load):
     for positive in ("crop", "next"):
         for rows in ([("a", "b")], [("a", 1), ("b", 1)], {"a": ["x"], "positive_1": ["y"], "positive_2": ["z"]}):
-            with pytest.raises(UserError, match=f"--positive {positive} makes pairs of single sentences, but tr"):
+            with pytest.raises(UserError, match=f"--positive {positive} is for data with one column, but tr"):
                 make_examples(load(rows), 1, positive)

@@ -59,7 +59,7 @@ def test_a_loader_gives_the_same_batches_in_all_epochs_and_after_a_resume():
     sampler = loader.get_sampler()
     set_order(loader)
     assert loader.get_sampler() is sampler
-    with pytest.raises(UserError, match="has no effect on a sampler of your own"):
+    with pytest.raises(UserError, match="has no effect if you give your own sampler"):
         set_order(loader, [4])
 
 

@@ -353,7 +353,7 @@ BIAS = "encoder.layer.0.output.dense.bias"
 TRAINED = [
     (nan, "NaN or infinite values in 'mlp.dense.bias'"),
     (drop(f"bert.{BIAS}"), "the encoder lacks"),
-    (drop("mlp.dense.bias"), "fit no supported head"),
+    (drop("mlp.dense.bias"), "match no supported head"),
     (put(f"bert.{BIAS}", 5), "has shape (5,); (32,) is"),
     (put("mlp.dense.bias", 5), "the head: 'dense.bias' has shape (5,)"),
     (put("cls.seq_relationship.weight", 2, 2), "'cls.seq_relationship.weight' is not a tensor of a SimCSE"),

@@ -165,7 +165,8 @@ def test_a_warm_up_alone_leaves_the_rate_and_none_leaves_the_groups(tiny, tmp_pa
     usual.create_optimizer_and_scheduler(10)
     assert len(usual.optimizer.param_groups) == 2 and not usual.method.groups
     run = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch")
-    with pytest.raises(UserError, match="--lr_scheduler_type reduce_lr_on_plateau has no warm-up, but one of 5 steps"):
+    complaint = "--lr_scheduler_type reduce_lr_on_plateau has no warm-up, but a warm-up of 5 steps"
+    with pytest.raises(UserError, match=complaint):
         require_warmups(made.method, run)
     for name in ("discriminator_learning_rate", "discriminator_warmup_steps"):
         args = model_arguments(method="d2cse", generator_name=tiny("bert"), **{name: 1})

@@ -379,7 +379,7 @@ def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
             counts = "; ".join(f"{name}: {members(panel, *key).sum():,}" for key, (name, _) in CLASSES.items())
             inputs.notify(f"{label}, {panel.matrix}: {len(panel.rank):,} tokens of {path} ({counts})")
         occurring = (model_panels[0].rank > 0).sum()
-        inputs.notify(f"{label}: {occurring:,} tokens occur in {len(lines):,} lines of {text}")
+        inputs.notify(f"{label}: {occurring:,} different tokens occur in {len(lines):,} lines of {text}")
         panels += model_panels
     return panels
 

@@ -81,7 +81,10 @@ def _violin(axes: "Axes", x: float, draws: np.ndarray, width: float, look: style
 
 
 def gather_fewshot(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Read the accuracy of every draw, by label and task, from score files."""
+    """Return the few-shot accuracy of every random draw of examples, for each label in the plot and each task.
+
+    The accuracies are read from score files.
+    """
     models = {}
     for label, path in inputs.labelled(args.scores).items():
         tasks = inputs.read_family(Path(path), "fewshot", needs=("task", "draws", "shots"))

@@ -69,7 +69,7 @@ class SearchArguments(CosineOptions):
         if self.vectors and not self.sentences:
             raise UserError(f"--vectors {self.vectors} needs its text; add --sentences FILE")
         if self.overwrite and not (self.index and self.sentences):
-            raise UserError("--overwrite builds --index from --sentences again; give both")
+            raise UserError("--overwrite builds the index again; give --index and --sentences with it")
         for name in ("num_cells", "num_cells_in_search"):
             if getattr(self, name) is not None and self.backend != "ivf" and not self.index:
                 raise UserError(f"--{name} needs --backend ivf; add it, or leave --{name} out")

@@ -146,7 +146,7 @@ def _is_installed(tuning: str) -> bool:
 
 
 def described(setting: Options, settings: Sequence[Options]) -> str:
-    """Return the options of a setting whose values differ from other settings, as one line of text."""
+    """Return, as one line of text, the options of a setting that do not have the same value in all settings."""
     varied = {
         name: value for name, value in setting.items() if any(other.get(name, value) != value for other in settings)
     }

@@ -320,7 +320,10 @@ def _head(checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], config: 
     candidates = [build_head({"kind": kind, **of_kind.get(kind, {})}, config.hidden_size) for kind in HEADS]
     head = next((candidate for candidate in candidates if set(candidate.state_dict()) == set(weights)), None)
     if head is None:
-        raise UserError(f"{checkpoint.file}: its head has the tensors {listed(weights)}, which fit no supported head")
+        raise UserError(
+            f"{checkpoint.file}: its head has the tensors {listed(weights)}, which match no supported head; this "
+            "checkpoint cannot be loaded"
+        )
     _fill(f"{checkpoint.file}: the head", head, weights)
     return head
 
