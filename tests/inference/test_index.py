@@ -434,6 +434,10 @@ def test_an_index_finds_the_sentences_nearest_to_the_vectors_of_its_model(model,
     for call in (lambda: loaded.search("x"), lambda: loaded.add(["x"])):
         with pytest.raises(UserError, match="no model to encode with"):
             call()
+    other = SimpleNamespace(encode=lambda texts, batch_size: model.encode(texts))
+    SentenceIndex.build(other, ["a"], tmp_path / "other")
+    with pytest.raises(UserError, match="does not record which model"):
+        SentenceIndex.load(tmp_path / "other", model)
     with pytest.raises(UserError, match="or their vectors"):
         SentenceIndex.build(None, sentences)
     with pytest.raises(UserError, match="give a string"):

@@ -231,6 +231,8 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
     ),
     "Evaluation data": (
         Case("no evaluation data", "train ... --do_eval --eval_data_dir nowhere", "nowhere"),
+        Case("no files of a task", "evaluate ... --mode test --tasks MR", "tasks whose files exist"),
+        Case("own labels: no such file", "evaluate ... --labels nowhere.csv", "nowhere.csv does not exist"),
         Case(
             "a gold score is missing",
             f"evaluate ... --data_dir data {STSB}",
@@ -248,6 +250,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "--postprocess whitening",
         ),
         Case("results that nobody writes are replaced", "evaluate ... --overwrite"),
+        Case("MTEB in dev mode", "evaluate ... --mteb STSBenchmark", "their own splits"),
+        Case(
+            "denoising of a folder without a template",
+            "evaluate --model_name_or_path trained --data_dir sts --custom_data --mode dev --denoise false",
+            "without a template",
+        ),
     ),
     "Places that are taken, or cannot be": (
         Case("a name without end", f"train ... --output_dir {'n' * 300}", "n" * 100),
@@ -310,6 +318,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("no known words", f"pretrain foreign.txt {PRETRAINED} --tokenizer bert", "no word"),
         Case("two texts to measure on", f"{TINY} --validation_file train.txt", "--validation_share"),
+        Case(
+            "the text itself to measure on",
+            "pretrain corpus.txt --output_dir out --max_steps 1 --validation_file corpus.txt",
+            "same content",
+        ),
         Case("a hidden size of no whole heads", f"{TINY} --hidden_size 100", "--hidden_size 100"),
         Case("short windows that are longer", f"{TINY} --max_seq_length 16 --short_seq_length 32"),
         Case(
@@ -344,6 +357,13 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("encode: a blank line", "encode bert blank.txt --output v.npy", "line 2"),
         Case("encode: nothing", "encode bert none.txt --output v.npy", "none.txt"),
         Case("similarity: a blank sentence", "search similarity bert 'A dog.' ' '", "empty"),
+        Case("similarity: one sentence", "search similarity bert 'A dog.'", "at least two"),
+        Case("search: nothing to look in", "search bert A", "--sentences FILE is missing"),
+        Case("search: nothing to look for", "search bert --sentences corpus.txt", "no query"),
+        Case("search: no index yet", "search bert A --index nowhere", "nowhere contains no index"),
+        Case("search: vectors alone", "search bert A --index nowhere --vectors v.npy", "needs its text"),
+        Case("search: overwriting nothing", "search bert A --sentences corpus.txt --overwrite"),
+        Case("search: cells without ivf", "search bert A --sentences corpus.txt --num_cells 3"),
         Case("search: a blank query", "search bert ' ' --sentences corpus.txt", "empty"),
         Case("search: no such vectors", "search bert A --sentences corpus.txt --vectors nowhere.npy", "nowhere.npy"),
         Case("predict: a blank sentence", f"plot predictions ' ' {PREDICT}", "empty"),
@@ -359,6 +379,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("plot: the head of a result", "plot tokens trained --text corpus.txt --matrix mlm_head", "trained"),
         Case("serve: other machines without a key", "serve bert --host 0.0.0.0", "--host 0.0.0.0"),
         Case("serve: a watched file", "serve bert --watch corpus.txt", "corpus.txt"),
+        Case("serve: two adapters of one name", "serve bert --adapters a=trained a=tuned", "'a'"),
         Case("demo: no such text", "serve demo bert --sentences nowhere.txt", "nowhere.txt"),
         Case("card: no result", "hub card bert", "bert"),
         Case("push: no owner", "hub push trained prompts", "prompts"),
@@ -369,11 +390,27 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "templates: no such candidates", f"{TEMPLATES} --output_dir out --candidates nowhere.yaml", "nowhere.yaml"
         ),
         Case("templates: a number without a T5", f"{TEMPLATES} --output_dir out --generate 9", "--t5"),
+        Case("templates: no lists", f"{TEMPLATES} --output_dir out --candidates corpus.txt", "two lists"),
+        Case("templates: a T5 without definitions", f"{TEMPLATES} --output_dir out --t5 t5-base", "--definitions"),
         Case("search: no such stage", f"{TRY} out --stages rate", "rate"),
+        Case(
+            "search: a stage for single sentences",
+            "reproduce search --search d2cse --output_dir out --stages epochs -- --model_name_or_path bert "
+            "--train_file pairs.csv --eval_data_dir sts --custom_eval_data",
+            "--stages 'epochs'",
+        ),
         Case("reproduce: no such row", "reproduce dcpcse/table9", "dcpcse/table9"),
+        Case("reproduce: an option of the command", "reproduce dcpcse --set seed 1", "use --seeds"),
+        Case("reproduce: the papers in miniature", "reproduce --miniature --only all", "benchmarks.miniature"),
         Case("verify: no such row", "reproduce verify trained --row dcpcse/table9/x", "dcpcse/table9/x"),
+        Case("verify: a table", "reproduce verify trained --row dcpcse/table1", "dcpcse/table1 selects"),
         Case("mine: no output", "mine bert two.csv", "--output"),
         Case("mine: another format", "mine bert two.csv --output mined.json", "mined.json"),
+        Case(
+            "mine: a pooler that the guide lacks",
+            "mine bert two.csv --pooler avg --output mined.csv --guide distilbert --guide_pooler cls",
+            "choose --guide_pooler cls_before_pooler, avg",
+        ),
     ),
 }
 """Group → its cases."""
@@ -389,11 +426,12 @@ VALUES: Mapping[str, str] = {
         "99999999999999, --save_strategy steps --save_steps 0, --save_total_limit 0, --logging_steps 0, "
         "--eval_strategy steps --eval_steps 0, --do_mlm --mlm_probability 1.5, --positive crop --crop_share 1, "
         "--method d2cse --masking_ratio 1, --method d2cse --lambda_decay_rate 1.1, --tuning lora --lora_r 0, "
-        "--tuning lora --lora_alpha 0, --tuning lora --lora_dropout 1, --method dcpsce, --tuning prompt"
+        "--tuning lora --lora_alpha 0, --tuning lora --lora_dropout 1, --method dcpsce, --tuning prompt, "
+        "--do_eval --eval_data_dir sts --custom_eval_data --metric_for_best_model sts"
     ),
     "evaluate ...": (
         "--truncate_dim 0, --batch_size 0, --task_set fewshot --shots 1, --mode exam, --postprocess whitening "
-        "--whitening_dimensions 1, --postprocess flow --flow_seed 99999999999999999999"
+        "--whitening_dimensions 1, --postprocess flow --flow_seed 99999999999999999999, --mode test --mteb nowhere.py"
     ),
     TINY: "--size huge, --validation_share 0, --mlm_probability 1, --max_steps 0, --warmup_steps 5",
     "mine bert pairs.csv --output mined.csv": (
@@ -405,6 +443,8 @@ VALUES: Mapping[str, str] = {
     "quickstart --base bert": "--seed -1",
     "adapt bert pairs.csv --output_dir out": "--minutes 0, --minutes ten",
     "plot embeddings bert roberta": "--count 1",
+    "plot curves trained": "--output x.pdf",
+    "hub card trained --output c.md": "--scores corpus.txt",
     "serve demo bert --sentences corpus.txt": "--port 99999",
     "export trained --output out": "--to tensorflow",
     f"{CORRUPT} --output_dir out": "--seed 99999999999",
@@ -425,6 +465,12 @@ UNUSED: Mapping[str, str] = {
         "--prefix_hidden_size 64, --mlm_weight 0.5, --lm_head new, --train_lm_head, --denoise, --freeze_prompts, "
         "--final_period"
     ),
+    "evaluate ...": (
+        "--classifier sklearn --nhid 3, --fit_on train.txt, --mteb_data_dir sts, --mode test --task_set clustering "
+        "--similarities_file pairs.npz"
+    ),
+    "plot tokens bert --text corpus.txt": "--lm_head bert",
+    "plot report trained --output r.html --no_models": "--top_k 3",
     "mine bert pairs.csv --output mined.csv": "--seed 3, --guide_margin 0.1, --guide_pooler avg",
 }
 """Command → options that have no effect, each behind options that do not change that."""
