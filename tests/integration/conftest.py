@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+import torch
 from runs import Launcher, Outcome, Pairs
 
 from dcpcse.cli.runner import run
@@ -95,3 +96,14 @@ def class_csv(tmp_path_factory, sentences) -> str:
     rows = [{"text": f"{sentences[i % 12]} {i}", "label": f"class {i * i % 7 if i % 3 else i % 7}"} for i in range(33)]
     rows.append({"text": "Rain fell.", "label": "alone"})
     return _written(tmp_path_factory.mktemp("classes"), "classes.csv", rows)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Files are compared bit by bit, and the number of threads, here and in child processes, affects the last bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(threads)

@@ -17,7 +17,6 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-import torch
 from datasets import Dataset
 from numpy.testing import assert_allclose
 from runs import ROOT, files, refused, wait_for
@@ -35,21 +34,12 @@ from dcpcse.utils import job_folder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.work_units import WorkerProcesses
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LINES = 60
 CHUNK = 2
 DONE = 3
 """Chunks that an interrupted run has finished."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Here and in child processes: files are compared bit by bit, and the number of threads affects the last bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("OMP_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

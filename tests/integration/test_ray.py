@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from runs import files, ray_processes, refused, wait_for
 from senteval_tiny import write_tiny_data
 from tiny_encoders import SENTENCES
@@ -28,17 +27,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.work_units import workers
 
 pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Here and in workers: results are compared bit by bit, and the number of threads affects the last bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("OMP_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
