@@ -28,9 +28,11 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -43,6 +45,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "SentEval")]
 
 from dcpcse.encoders import layer_kernels as kernels  # noqa: E402
+from dcpcse.encoders import prefix_kernel  # noqa: E402
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SEED, NUMBER = 9_876_543_210_123, 5
@@ -251,8 +254,6 @@ def step(args: argparse.Namespace) -> Rows:
 
 
 def start_by_triton() -> None:
-    from dcpcse.encoders import prefix_kernel
-
     for module in (kernels, prefix_kernel):
         module.start = lambda kernel, grid, arguments, case, **options: kernel[grid](*arguments, **options)
 
@@ -401,6 +402,20 @@ class Traffic(TorchDispatchMode):
         super().__init__()
         self.bytes: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
+        self.patches = ExitStack()
+
+    def __enter__(self) -> "Traffic":
+        for module, name, function in (
+            (kernels, "start", self.start),
+            (prefix_kernel, "start", self.start),
+            (F, "scaled_dot_product_attention", self.attention),
+        ):
+            self.patches.enter_context(patch.object(module, name, function))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.patches.close()
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name = operation.overloadpacket.__name__
@@ -454,24 +469,22 @@ def traffic(args: argparse.Namespace) -> Rows:
         return
     import step_speed
 
-    from dcpcse.encoders import prefix_kernel
+    def dropout(states: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        return torch.native_dropout(states, p, True)[0] if training and p else states
 
-    step_speed.uses_kernels = lambda attention, *_: attention != "torch"  # on the CPU too
-    prefix_kernel._emulates = lambda states: False  # copies that only the interpreter needs
     names = ("packed", "without kernels")
-    steps = {pairs: step_sides(args, pairs, names, full_size=True) for pairs in args.pairs}
-    for pairs, name in itertools.product(args.pairs, names):
-        counted = Traffic()
-        kernels.start = prefix_kernel.start = counted.start
-        F.scaled_dot_product_attention = counted.attention
-        F.dropout = lambda states, p=0.5, training=True, inplace=False: (
-            torch.native_dropout(states, p, True)[0] if training and p else states
-        )
-        with counted:
-            steps[pairs][name]()
-        yield f"{name}, {pairs} pairs", figures(counted.bytes.total(), counted.calls.total())
-        for kind, size in counted.bytes.most_common(8):
-            yield f"{name}, {pairs} pairs: {kind}", figures(size, counted.calls[kind])
+    with (
+        patch.object(step_speed, "uses_kernels", lambda attention, *_: attention != "torch"),  # on the CPU too
+        patch.object(prefix_kernel, "_emulates", lambda states: False),  # copies that only the interpreter needs
+        patch.object(F, "dropout", dropout),
+    ):
+        steps = {pairs: step_sides(args, pairs, names, full_size=True) for pairs in args.pairs}
+        for pairs, name in itertools.product(args.pairs, names):
+            with Traffic() as counted:
+                steps[pairs][name]()
+            yield f"{name}, {pairs} pairs", figures(counted.bytes.total(), counted.calls.total())
+            for kind, size in counted.bytes.most_common(8):
+                yield f"{name}, {pairs} pairs: {kind}", figures(size, counted.calls[kind])
 
 
 def figures(size: int, calls: int) -> dict[str, float]:
