@@ -12,7 +12,7 @@ if [ ! -f "$environment/installed" ] || [ -n "$(find requirements.txt requiremen
     echo "installing Triton into $environment"
     "${PYTHON:-python3}" -m venv --clear "$environment"
     "$python" -m pip install --quiet --disable-pip-version-check --requirement requirements.txt triton==3.7.1 \
-        $(grep -E '^pytest(-xdist)?==' requirements-dev.txt)
+        $(grep -E '^(pytest(-xdist)?|peft)==' requirements-dev.txt)
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps --editable .
     touch "$environment/installed"
 fi
