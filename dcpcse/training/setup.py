@@ -139,7 +139,7 @@ def options_of_built(model: Any, method: Method, option_names: Collection[str]) 
         UserError: If an encoder or an option of the model is given.
     """
     if model is not None:
-        raise UserError("a built method has its own encoder; leave model out")
+        raise UserError("method was built with an encoder (build_method) and contains it; leave out model")
     if option_names:
         raise UserError(
             f"{next(iter(option_names))} has no effect on a built method; leave it out, or build the method with it"
