@@ -249,7 +249,7 @@ def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> 
     families = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
     if len(families) > 1:
         (kind, first), (other, second) = list(families.items())[:2]
-        raise UserError(f"{task} is a task of {kind} for {first} and of {other} for {second}; rename one of the data")
+        raise UserError(f"{task} is a task of {kind} for {first} and of {other} for {second}; rename the data of one")
 
 
 def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:

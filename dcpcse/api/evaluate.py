@@ -245,7 +245,7 @@ def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | For
         encoder.refuse_cache()
     if inside := [task for task in args.chosen_tasks() if FAMILY_OF[task] == "frequent"]:
         raise UserError(
-            f"{inside[0]} removes tokens, which needs the inside of the encoder, but {encoder.name} gives only "
+            f"{inside[0]} removes tokens, which needs the encoder itself, but {encoder.name} gives only "
             "embeddings; leave it out, or load the model with dcpcse.load"
         )
 

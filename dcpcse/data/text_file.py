@@ -109,7 +109,7 @@ class TextFile:
 
     def _changed(self) -> UserError:
         return UserError(
-            f"{self.path} has changed while it was read; repeat {same_call()} (to encode the file: with "
+            f"{self.path} has changed while it was read; repeat {same_call()} (an encoding of the file also needs "
             f"{spell('overwrite', True)})"
         )
 

@@ -203,7 +203,7 @@ def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path,
     scores = {"spearman": lambda: stats.spearmanr(result.values, result.gold).statistic, "mean": result.values.mean}
     if result.statistic in scores and abs(100 * scores[result.statistic]() - score) > 0.01:
         raise UserError(
-            f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one file"
+            f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one of them"
         )
 
 
@@ -215,7 +215,9 @@ def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOu
         values = next((array for array in (correct, means, cosines) if array is not None), None)
         usable = values is not None and values.ndim == 1 and (gold is not None or values is not cosines)
         if not usable or (gold is not None and gold.shape != values.shape):
-            raise UserError(f"{source} is damaged: {task} needs gold and cosine, correct, or value, of one length")
+            raise UserError(
+                f"{source} is damaged: expected arrays of one length for {task}: gold and cosine, or correct, or value"
+            )
         if not all(np.isfinite(array).all() for array in (values, *([] if gold is None else [gold]))):
             raise UserError(f"{source}: the outcomes of {task} contain NaN or infinity; evaluate the model again")
         if correct is not None:

@@ -146,7 +146,7 @@ class Checkpoint:
             if name in self.made_of and self.made_of[name] != now:
                 raise UserError(
                     f"{self.folder} was written with another {name} ({self.made_of[name]}; this run has {now}); "
-                    f"resume with the same"
+                    f"resume with the same {name}"
                 )
 
     def require_best(self, output_dir: Path) -> None:
@@ -156,7 +156,9 @@ class Checkpoint:
         checkpoint = find_best(self.best, output_dir, self.folder)
         if checkpoint is None:
             missing = output_dir / f"checkpoint-{self.best}"
-            raise UserError(f"{self.folder}: its best step was {self.best}; copy that checkpoint to {missing}")
+            raise UserError(
+                f"{self.folder}: the best checkpoint, of step {self.best}, is missing; copy it to {missing}"
+            )
         read_seal(checkpoint)
         model_folder.read_contents(checkpoint)
 

@@ -194,9 +194,9 @@ def _is_finished(trainer: Trainer) -> bool:
         return True
     if last_checkpoint(output) is None:
         raise UserError(
-            f"{output} contains the result of {plural(result.step, 'step')} but no checkpoint to resume from for "
-            f"{plural(steps, 'step')}; give another folder, or {spell('overwrite_output_dir', True)} without "
-            f"{spell('resume', True)}"
+            f"{output} contains the result of {plural(result.step, 'step')}, but no checkpoint from which the "
+            f"training could be resumed to {plural(steps, 'step')}; give another folder, or "
+            f"{spell('overwrite_output_dir', True)} without {spell('resume', True)}"
         )
     return False
 

@@ -142,7 +142,8 @@ def options_of_built(model: Any, method: Method, option_names: Collection[str]) 
         raise UserError("method was built with an encoder (build_method) and contains it; leave out model")
     if option_names:
         raise UserError(
-            f"{next(iter(option_names))} has no effect on a built method; leave it out, or build the method with it"
+            f"{next(iter(option_names))} has no effect on a method that was built with build_method; leave it out, or "
+            "build the method with it"
         )
     encoder = method.model
     kind = arguments_class(method)

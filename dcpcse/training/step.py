@@ -149,7 +149,9 @@ class TrainingStep(nn.Module):
         """
         kwargs = dict(activation_checkpointing_kwargs or {})
         if kwargs.setdefault("use_reentrant", False):
-            raise UserError("gradient checkpointing with use_reentrant=True drops the prompts' gradient; leave it out")
+            raise UserError(
+                "gradient checkpointing with use_reentrant=True drops the prompts' gradient; leave use_reentrant out"
+            )
         backbone = self.model.encoder.backbone
         if hasattr(backbone, "activation_checkpointing_enable"):
             backbone.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs, **others)

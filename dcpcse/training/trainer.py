@@ -243,7 +243,9 @@ class Trainer(HookedTrainer):
                 f"{spell('push_to_hub', True)} pushes a finished run of a training; push a folder with dcpcse hub push"
             )
         if type(self).compute_loss is not Trainer.compute_loss and args.gradient_cache_chunk:
-            raise UserError(f"{spell('gradient_cache_chunk')} does not call a compute_loss of your own; leave it out")
+            raise UserError(
+                f"{spell('gradient_cache_chunk')} does not call a compute_loss of your own; leave out this option"
+            )
         if optimizers[0] is not None and not args.adam_bias_correction:
             raise no_effect("adam_bias_correction", "on an optimizer of your own")
 
@@ -569,7 +571,9 @@ class Trainer(HookedTrainer):
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> str:
         """Raise UserError: a folder written by `save_model` is pushed by `dcpcse hub push`."""
-        raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse hub push FOLDER ORG/NAME")
+        raise UserError(
+            "push_to_hub is not supported; call save_model(folder), then run dcpcse hub push FOLDER ORG/NAME"
+        )
 
     def create_model_card(self, *, model_name: str | None = None, **others: Any) -> None:
         """Write the model card to README.md in `output_dir`, as `dcpcse hub card` does.

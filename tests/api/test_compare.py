@@ -240,7 +240,7 @@ def test_other_data_and_files_that_do_not_belong_together_are_refused(files):
 DAMAGED = (
     (b"PK nothing", "is damaged or not an .npz file"),
     ({"x/other": np.zeros(3)}, "contains no outcomes"),
-    ({"x/gold": np.zeros(3), "x/cosine": np.zeros(4)}, "needs gold and cosine, correct, or value, of one length"),
+    ({"x/gold": np.zeros(3), "x/cosine": np.zeros(4)}, "expected arrays of one length for x: gold and cosine"),
     ({"x/gold": np.zeros(30), "x/cosine": np.full(30, np.nan)}, "contain NaN or infinity"),
     ({"x/gold": np.arange(9.0), "x/cosine": np.arange(9.0)}, r"x: there are too few pairs \(9\); at least 10"),
 )

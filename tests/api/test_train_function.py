@@ -115,7 +115,9 @@ def test_a_method_defined_in_a_cell_is_trained_and_trained_again(train, tmp_path
     built = result.trainer.method
     again = dcpcse.train(None, rows, method=built, output_dir=tmp_path / "again", **QUICK)
     assert again.model is built.model and again.model.method == "mine"
-    with pytest.raises(dcpcse.UserError, match="preset has no effect on a built method; leave it out"):
+    with pytest.raises(
+        dcpcse.UserError, match="preset has no effect on a method that was built with build_method; leave"
+    ):
         dcpcse.train(None, rows, method=built, preset="dcpcse/unsup-bert-base")
 
 
@@ -281,7 +283,7 @@ def test_a_program_shows_a_bar_and_once_what_changes_its_result(tiny, train_txt,
     filled, first, *bar = default.splitlines()
     assert filled.startswith("learning_rate 0.03 and per_device_train_batch_size 64: filled in")
     removed = "removed when Python ends; give output_dir to keep it"
-    assert first == f"the model goes to the temporary folder {folder}, {removed}"
+    assert first == f"the model is saved in the temporary folder {folder}, which is {removed}"
     assert all("it/s]" in line for line in bar if line.strip())
     basic, _, quiet = rest.partition("quiet\n")
     for line in ("per_device_train_batch_size 64: filled in", "2e-05 is under a tenth", "eval_steps has no effect"):

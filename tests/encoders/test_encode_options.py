@@ -125,7 +125,7 @@ def test_similarities_and_indices_take_the_options_whole(options, model, sentenc
     np.testing.assert_allclose(again.vectors(range(len(sentences))), short, atol=1e-6)
     assert again.search(sentences[0], 3) == index.search(sentences[0], 3)
     vectors = model.encode(sentences[:1])
-    refused("vectors of size 32; the vectors of the index have size 8", again.search_vectors, vectors)
+    refused("expected vectors of size 8, as in the index, found size 32", again.search_vectors, vectors)
     path = tmp_path / "again/dcpcse_index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
     refused("truncate_dim is 16, and dimension 8; build it again", dcpcse.SentenceIndex.load, tmp_path / "again")

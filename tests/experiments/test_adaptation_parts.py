@@ -250,7 +250,7 @@ REFUSED = [
     (([(*pair, 1.0) for pair in pairs(60)],), "have the score 1"),
     (
         (pairs(40), [*pairs(5, 100), *((f"x {i}", f"x {i}") for i in range(25))]),
-        "2 of at least 10; a query is an anchor",
+        "2 queries, but 10 are needed; a query is an anchor",
     ),
     (({"text": [f"x {i}" for i in range(90)], "class": ["a"] * 90},), "the dev part of data have the class 'a'"),
     (({"text": [f"x {i}" for i in range(90)], "class": [f"c {i}" for i in range(90)]},), "a text whose class has"),

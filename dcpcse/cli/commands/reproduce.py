@@ -50,7 +50,7 @@ OPTIONS_OF_MTEB = ("mteb_data_dir", "mteb_languages")
 def reproduce_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for mistakes of the user."""
     if "--miniature" in argv:
-        raise UserError("--miniature is a program of a clone now: python -m benchmarks.miniature --help")
+        raise UserError("--miniature was replaced by a program in a clone: python -m benchmarks.miniature --help")
     args = reproduce_parser().parse_args(list(argv))
     config = _config(args)
     if args.list or not args.rows:

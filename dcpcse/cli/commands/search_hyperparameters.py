@@ -27,7 +27,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
         fixed = ", ".join(f"--{name} {value}" for name, value in search.fixed_with_pairs[left_out[0]].items())
         raise UserError(
             f"--stages {left_out[0]!r}: the search {args.search} has this stage for single sentences only, and "
-            f"{shared['train_file']} has {len(columns)} columns (default there: {fixed}); leave it out"
+            f"{shared['train_file']} has {len(columns)} columns, for which {fixed} is used; leave it out"
         )
     trials = Trials(folder, args.search, options, shared, args.limit)
     for name in args.stages or known:

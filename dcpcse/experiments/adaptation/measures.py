@@ -108,15 +108,13 @@ class Measure:
         """
         where = f"the {self.part} part of {source}"
         if self.size < LEAST_ITEMS:
-            raise UserError(
-                f"{where} has too few {self.items} to measure: {self.size} of at least {LEAST_ITEMS}; {self.remedy}"
-            )
+            raise UserError(f"{where} has {self.size} {self.items}, but {LEAST_ITEMS} are needed; {self.remedy}")
         if len(self.classes) == 1:
             raise UserError(
                 f"all texts of {where} have the class {self.classes[0]!r}; give texts of other classes too"
             )
         if self.gold is not None and len(set(self.gold)) == 1:
-            raise UserError(f"all {self.items} of {where} have the score {self.gold[0]:g}; give others too")
+            raise UserError(f"all {self.items} of {where} have the score {self.gold[0]:g}; add other scores")
         try:
             resample(self.compared(np.random.default_rng(0).random(self.size)))
         except ValueError as error:
