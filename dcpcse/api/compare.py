@@ -55,8 +55,8 @@ def compare(
             model with several seeds, give the list of its runs.
         tasks: As in `dcpcse.evaluate`. None: the tasks of the results in `models`, if there are any. Only tasks for
             which all runs have scores are compared.
-        names: List of the names of the models. If the list is None, each model gets the name of its folder. If one
-            name is None, this model does.
+        names: List of the names of the models. If the list or one of its names is None, the name of the model's
+            folder is used.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.

@@ -289,7 +289,7 @@ def _fisher(value: float, error: float, quantile: float, examples: int) -> tuple
 
 
 def _wilson(value: float, error: float, quantile: float, examples: int) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion with this standard error; an error of 0 stands for 0 or n of n."""
+    """Return Wilson's interval of a proportion with this standard error. The error of 0 and 1 is 0."""
     square = quantile**2 / (value * (1 - value) / error**2 if error > 0 else examples)
     middle = (value + square / 2) / (1 + square)
     width = np.sqrt(square * value * (1 - value) + square**2 / 4) / (1 + square)

@@ -262,7 +262,7 @@ class TrainingArguments(OneGpuArguments):
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __new__(cls, *args: Any, **options: Any) -> "TrainingArguments":
-        """Record which options are given, since later a given value looks like a default or a derived value.
+        """Record which options are given; later, a given value cannot be told from a default or a derived value.
 
         An option with the value None does not count as given. Raises UserError if an option is unknown.
         """
@@ -310,7 +310,7 @@ class TrainingArguments(OneGpuArguments):
             self.mixed_precision = "bf16"  # what transformers gives to accelerate
 
     def _check_values(self) -> None:
-        """Raise UserError for invalid values that transformers reports not at all, or only during the training."""
+        """Raise UserError for invalid values that transformers does not report, or reports only during training."""
         for field in fields(self):
             value, bounds = getattr(self, field.name), BOUNDS_OF_TRANSFORMERS.get(field.name, {})
             if bounds or "help" in field.metadata:

@@ -434,7 +434,7 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
 
     Args:
         run: Options of the run.
-        encoder: Folder or hub id of the encoder; None for a built method.
+        encoder: Folder or hub id of the encoder; None if the method was built with an encoder.
     """
     if run.process_index:  # only the first process checks, since a slower process would find files of the first one
         return

@@ -128,11 +128,11 @@ def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelAr
 
 
 def options_of_built(model: Any, method: Method, option_names: Collection[str]) -> ModelArguments:
-    """Return the options of a built method.
+    """Return the options of a method that was built with `build_method`.
 
     Args:
-        model: The encoder argument of the user. It must be None, since a built method contains its encoder.
-        method: The built method.
+        model: The encoder argument of the user. It must be None, since the method contains its encoder.
+        method: The method.
         option_names: Names of the options of the model that the user has given. There must be none.
 
     Raises:

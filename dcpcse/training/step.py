@@ -120,7 +120,7 @@ class TrainingStep(nn.Module):
     def _step_uphill(
         self, encode: Callable[[EmbeddingEdits], EncodedBatch], edits: EmbeddingEdits | None, ids: Tensor
     ) -> EmbeddingEdits:
-        """Run a forward and a backward pass for the adversary, and return the edits of rows (N, L) plus its steps."""
+        """Compute the adversary's steps by a forward and a backward pass; return the edits with these as `shift`."""
         edits, loss_fn = edits or EmbeddingEdits(), self.losses[self.adversary.term]
         weight = self.model.encoder.backbone.get_input_embeddings().weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
