@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 ALL_PAIRS = 3
 """Maximum number of models of which all pairs are compared; more models are compared with the first one."""
 
-FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels", "mean": "beir"}
+FAMILY_OF_STATISTIC = {
+    "spearman": "pairs",
+    "average_precision": "binary-pairs",
+    "accuracy": "labels",
+    "mean": "beir",
+    significance.BY_CLASS: "labels-map",
+}
 """Statistic → name of the family in results, for tasks that belong to no family of senteval."""
 
 UNDECIDED = "cannot be told apart"
@@ -147,17 +153,17 @@ class Comparison:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def plot(self) -> "Figure":
-        """Return a matplotlib figure with the score and interval of each model on each task.
+        """Return a matplotlib figure with the difference and interval of each pair of models on each task.
 
-        Raises UserError if matplotlib is not installed.
+        Intervals of single scores would not show whether a difference is significant, because the models are compared
+        on the same examples. Raises UserError if matplotlib is not installed.
         """
-        from dcpcse.analysis.plots.scores import draw_intervals
+        from dcpcse.analysis.plots.scores import draw_differences
 
-        points = {
-            model: {score.task: (score.value, score.low, score.high) for score in self.scores if score.model == model}
-            for model in self.runs
-        }
-        return draw_intervals(points, self.level)
+        pairs: dict[str, dict[str, tuple[float, float | None, float | None]]] = {}
+        for row in self.differences:
+            pairs.setdefault(f"{row.second} minus {row.first}", {})[row.task] = (row.value, row.low, row.high)
+        return draw_differences(pairs, self.level)
 
 
 def _with_interval(score: ModelScore) -> str:
@@ -262,7 +268,8 @@ def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> No
         elif len(outcomes.values) != len(base.values):
             problem = f"{len(outcomes.values):,} and {len(base.values):,} {base.examples}"
         elif outcomes.gold is not None and base.gold is not None and not np.array_equal(outcomes.gold, base.gold):
-            kind = "numbers of relevant documents" if base.statistic == "mean" else "gold scores"
+            kinds = {"mean": "numbers of relevant documents", significance.BY_CLASS: "classes"}
+            kind = kinds.get(base.statistic, "gold scores")
             problem = f"{int(np.sum(outcomes.gold != base.gold)):,} {kind} differ"
         if problem:
             raise UserError(
@@ -336,7 +343,7 @@ def _resample(
     for number, task in enumerate(tasks["examples"]):
         runs = [[run.tasks[task] for run in of_model] for of_model in models.values()]
         resampled = _resample_task(task, runs, samples, [seed, number])
-        rows[task] = _Row(task, len(runs[0][0].values), f"test {runs[0][0].examples}", resampled)
+        rows[task] = _Row(task, len(runs[0][0].values), f"test {runs[0][0].resampled}", resampled)
     for task in tasks["main_scores"]:
         scores = [np.array([run.main_scores[task] for run in of_model]) for of_model in models.values()]
         rows[task] = _Row(task, None, TASKS, None, scores)

@@ -33,6 +33,7 @@ def compare(
     names: Sequence[str | None] | None = None,
     pairs: Any = None,
     labels: Any = None,
+    metric: str = "accuracy",
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mode: str = "test",
     data_dir: str | Path = "SentEval/data",
@@ -59,6 +60,7 @@ def compare(
             folder is used.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
+        metric: As in `dcpcse.evaluate`. With "map", the classes are resampled with all their texts.
         retrieval: As in `dcpcse.evaluate`.
         mode: As in `dcpcse.evaluate`.
         data_dir: As in `dcpcse.evaluate`.
@@ -83,6 +85,8 @@ def compare(
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
     data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
+    if labels is not None:
+        data["metric"] = metric
     evaluated_by = partial(evaluate, **options, show_progress=show_progress)
     return compare_models(models, names, data, mode, evaluated_by, level=level, samples=samples, seed=seed)
 
@@ -101,7 +105,7 @@ def compare_models(
     """Compare models as in `compare`, with a given function that evaluates a model.
 
     Args:
-        data: The arguments tasks, pairs, labels and retrieval of `compare`, by name.
+        data: The arguments tasks, pairs, labels, retrieval and, with labels, metric of `compare`, by name.
         evaluate: A function that is called with a model, and with `mode` and the values of `data` as keywords.
     """
     from dcpcse.analysis.model_comparison import compare_runs

@@ -43,6 +43,7 @@ def evaluate(
     data_dir: str | Path = "SentEval/data",
     pairs: Any = None,
     labels: Any = None,
+    metric: str = "accuracy",
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mteb: str | Sequence[str] | None = None,
     mteb_benchmark: str | None = None,
@@ -86,8 +87,9 @@ def evaluate(
         data_dir: Folder that contains the subfolder downstream, and clustering for clustering tasks.
         pairs: Your sentence pairs with scores: a list of tuples, a dict of columns, a DataFrame, a Dataset or a file.
             The result is the Spearman correlation, or the average precision if all scores are 0 or 1.
-        labels: Your texts with classes, in the same forms as `pairs`. The result is the cross-validated accuracy of
-            logistic regression.
+        labels: Your texts with classes, in the same forms as `pairs`.
+        metric: The score of `labels`: "accuracy" of logistic regression in cross-validation, or "map", the mean
+            average precision where each text is a query for the other texts of its class.
         retrieval: One or several folders with documents, queries and judgements in the layout of BEIR, NanoBEIR, or
             names of sets of NanoBEIR. The result is nDCG@10.
         mteb: Names of MTEB tasks, or FILE.py[:CLASS] for a task that a Python file defines.
@@ -153,6 +155,7 @@ def evaluate(
         data_dir=data_dir,
         pairs=None if pairs is None else "pairs",
         labels=None if labels is None else "labels",
+        metric=metric,
         retrieval=None if retrieval is None else _listed(retrieval),
         mteb=[mteb] if isinstance(mteb, str) else mteb,
         mteb_benchmark=mteb_benchmark,

@@ -50,8 +50,8 @@ MAIN_TRAINING_OPTIONS = {
 MAIN_EVALUATION_OPTIONS = {
     "encoder": ("model_name_or_path", "pooler_type", "template", "denoise", "base", "batch_size", "bf16", "device"),
     "tasks": (
-        *("task_set", "tasks", "mode", "pairs", "labels", "retrieval", "mteb", "mteb_benchmark", "data_dir"),
-        "custom_data",
+        *("task_set", "tasks", "mode", "pairs", "labels", "metric", "retrieval", "mteb", "mteb_benchmark"),
+        *("data_dir", "custom_data"),
     ),
     "scores": ("truncate_dim", "postprocess", "fit_on", "classifier"),
     "output": ("output_file", "similarities_file", "overwrite", "cache_dir"),

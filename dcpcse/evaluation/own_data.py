@@ -14,6 +14,7 @@ from senteval.data import collect, make_pair
 from senteval.errors import shown
 from senteval.labels import LabelsTask
 from senteval.lines import Content, Line, is_number, single_blanks
+from senteval.names import LABELS_METRICS
 from senteval.pairs import PairsTask
 
 from dcpcse.data.checks import ColumnContents
@@ -93,7 +94,7 @@ def describe_object(data: Any) -> str:
     return f"Python object: {type(data).__name__}"
 
 
-def own_labels(data: Any, name: str = "labels") -> LabelsTask:
+def own_labels(data: Any, name: str = "labels", metric: str = LABELS_METRICS[0]) -> LabelsTask:
     """Return an evaluation task with the user's labelled texts.
 
     Raises UserError or senteval.DataError if a row has a wrong number of columns, a text or a class is blank, there
@@ -105,6 +106,7 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
             a word or a whole number. It is in the column named label or class; without such a column, in the second
             column. The first line of a file is a header if one of its cells is label or class.
         name: The name of the data in messages and results, if `data` is a Python object.
+        metric: See `senteval.labels.LabelsTask`.
     """
     table, target, located = _open(data, name, LABELS)
     rows = [(line, text, _class(line, cell, label)) for line, (text,), cell, label in located]
@@ -115,7 +117,7 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     index = {label: i for i, label in enumerate(classes)}
     examples = labelled.collect((line, labelled.require_texts(line, text), index[label]) for line, text, label in rows)
     content = _content(table, ((text, label) for _, text, label in rows))
-    return LabelsTask(Path(table.name).name, examples, tuple(classes), Path(table.name), content)
+    return LabelsTask(Path(table.name).name, examples, tuple(classes), Path(table.name), content, metric)
 
 
 LocatedRow = tuple[Line, list[str], Any, str]

@@ -127,7 +127,7 @@ def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
         labels: A file or Python object with labelled texts, or None.
     """
     tasks: list[Task] = [] if pairs is None else [own_pairs(pairs)]
-    tasks += [] if labels is None else [own_labels(labels)]
+    tasks += [] if labels is None else [own_labels(labels, metric=args.metric)]
     return tasks + retrieval_tasks(args.retrieval or [], "dev" if args.mode == "dev" else "test")
 
 

@@ -87,6 +87,7 @@ def test_a_comparison_is_shown_as_text_html_table_json_and_figure(results):
     assert content["runs"] == {"a<b": 1, "other": 1} and content["notes"] == [LINE] and content["mode"] == "test"
     axes = found.plot().axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["STS13", "STSBenchmark", "Avg."]
+    assert axes.containers[0].lines[0].get_xdata().tolist() == table["value"].tolist()
 
 
 def test_a_model_against_itself_cannot_be_told_apart(data):
@@ -129,6 +130,9 @@ def test_own_pairs_and_classes_are_compared_and_generators_read_once(data, resul
     assert set(own) == {"pairs", "labels"} and own["pairs"].size == 79 and own["labels"].size == 80
     result = evaluate(model(1), data, None, pairs=pairs, labels=labels)
     assert {task: score.value for task, score in own.items()} == pytest.approx(result.scores)
+    topics = [(text, f"class {i % 8}") for i, text in enumerate(words)]
+    by_class = compare([model(0), model(1)], data, None, labels=topics, metric="map", samples=100)
+    assert by_class.notes == ["this interval covers test classes, not seeds"]
     by_place = compare([model(0), model(1)], data, iter(pairs), samples=100)
     assert by_place.scores == compare([model(0), model(1)], data, None, pairs=pairs, samples=100).scores
     chosen = compare([results[0], model(1)], data, {"STS13"}, samples=100)

@@ -11,10 +11,12 @@ import polars as pl
 import pytest
 from scipy import stats
 from senteval import DataError, load_suite, settings_of_mode
+from senteval.scores import unit_rows
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
+import dcpcse
 from dcpcse.evaluation.evaluator import dev_metrics
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.utils.errors import UserError
@@ -116,6 +118,21 @@ def test_labelled_texts_have_the_cross_validated_accuracy_of_scikit_learn(seed):
     assert result.macro_f1 == pytest.approx(100 * f1_score(classes, predicted, average="macro"), abs=1e-9)
     assert dev_metrics({"labels": result}) == {"labels_accuracy": result.points}
     assert json.loads(json.dumps(result.as_dict()))["classes"] == ["0", "1", "2"]
+
+
+def test_the_mean_average_precision_by_class_is_that_of_scikit_learn():
+    rows = [*LABELLED, ("the only text of its class", 9)]
+    result = result_of(own_labels(rows, metric="map"))
+    features = unit_rows(encode([text for text, _ in rows]))
+    classes, precisions = np.array([label for _, label in rows]), []
+    for query in range(len(rows) - 1):
+        others = np.arange(len(rows)) != query
+        scores = (features @ features[query])[others]
+        precisions.append(average_precision_score(classes[others] == classes[query], scores))
+    np.testing.assert_allclose(result.query_average_precision, precisions, rtol=0, atol=1e-9)
+    assert result.points == pytest.approx(100 * np.mean(precisions)) and result.n_queries == len(LABELLED)
+    assert list(result.query_class) == list(classes[:-1])
+    assert "each a query for its class" in str(dcpcse.evaluate(encode, labels=rows, metric="map", show_progress=False))
 
 
 FILES = {

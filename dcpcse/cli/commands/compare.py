@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from senteval.names import TASK_SETS
+from senteval.names import LABELS_METRICS, TASK_SETS
 
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.utils.command_parser import CommandParser
@@ -52,6 +52,8 @@ def compare_command(argv: Sequence[str]) -> None:
         return plain(model, **data, **options, cache_dir=args.cache_dir)
 
     data = {name: getattr(args, name) for name in ("tasks", "pairs", "labels", "retrieval")}
+    if args.labels is not None:
+        data["metric"] = args.metric
     resampling = {name: getattr(args, name) for name in ("level", "samples", "seed")}
     comparison = compare_models(models, names, data, args.mode, evaluate_path, **resampling)
     print_result(str(comparison))
@@ -102,6 +104,12 @@ def compare_parser() -> CommandParser:
     add("--tasks", nargs="+", metavar="TASK", help=f"Tasks or task sets ({', '.join(TASK_SETS)}). Default: sts.")
     add("--pairs", metavar="FILE", help="File of your own scored pairs, as for dcpcse evaluate.")
     add("--labels", metavar="FILE", help="File of your own labelled texts, as for dcpcse evaluate.")
+    add(
+        "--metric",
+        choices=LABELS_METRICS,
+        default=LABELS_METRICS[0],
+        help="Metric of --labels, as for dcpcse evaluate.",
+    )
     add("--retrieval", nargs="+", metavar="FOLDER", help="Folders in the layout of BEIR, as for dcpcse evaluate.")
     add("--mode", choices=["test", "fasttest", "dev"], default="test", help="As for dcpcse evaluate.")
     add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
@@ -112,6 +120,6 @@ def compare_parser() -> CommandParser:
     add("--samples", type=Whole(100), default=2000, help="Number of resamples.")
     add("--seed", type=SEED, default=0, help="Seed of the resamples.")
     add("--output_file", metavar="FILE", help="Write the comparison to a JSON file.")
-    add("--plot", metavar="FILE", help="Draw the scores with their intervals (.png or .svg).")
+    add("--plot", metavar="FILE", help="Draw the differences with their intervals (.png or .svg).")
     add("--overwrite", action="store_true", help="Replace existing files.")
     return parser

@@ -40,8 +40,8 @@ def _lora(learning_rate: float, temperature: float) -> Options:
 
 SETTINGS = (
     _prompts(1e-2, 16, 0.1),
-    _prompts(3e-2, 16, 0.2),
     _lora(1e-3, 0.1),
+    _prompts(3e-2, 16, 0.2),
     _prompts(3e-3, 16, 0.2),
     _prompts(3e-2, 16, 0.05),
     _lora(3e-3, 0.05),
