@@ -33,6 +33,7 @@ def compare(
     names: Sequence[str | None] | None = None,
     pairs: Any = None,
     labels: Any = None,
+    columns: Mapping[str, str] | Sequence[str] | None = None,
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mode: str = "test",
     data_dir: str | Path = "SentEval/data",
@@ -59,6 +60,7 @@ def compare(
             name is None, this model does.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
+        columns: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.
         mode: As in `dcpcse.evaluate`.
         data_dir: As in `dcpcse.evaluate`.
@@ -82,6 +84,7 @@ def compare(
             examples.
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
+    options["columns"] = columns
     data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
     evaluated_by = partial(evaluate, **options, show_progress=show_progress)
     return compare_models(models, names, data, mode, evaluated_by, level=level, samples=samples, seed=seed)

@@ -77,6 +77,12 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
         "File of your own with a text and its class per row, in the formats of --pairs: accuracy of a logistic "
         "regression on the embeddings in cross-validation.",
     )
+    columns: list[str] | None = option(
+        None,
+        "Columns of --pairs and --labels to read, as ROLE=NAME, such as anchor=text positive=title score=similarity, "
+        "or anchor=text class=topic.",
+        named=True,
+    )
     retrieval: list[str] | None = option(
         None,
         "Folders of your own with documents, queries and judgements in the layout of BEIR (corpus.jsonl, "

@@ -16,7 +16,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from dcpcse.evaluation.evaluator import dev_metrics
-from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.evaluation.own_data import own_labels, own_pairs, own_tasks
 from dcpcse.utils.errors import UserError
 
 WORDS = ["cat", "dog", "bird", "fish", "sits", "runs", "flies", "swims", "red", "blue", "green", "old", "young"]
@@ -298,3 +298,43 @@ def test_packed_files_and_parquet_give_the_same_pairs(tmp_path, name):
     task = own_pairs(path)
     assert task.pairs.first == [first for first, _, _ in PAIRS]
     assert task.pairs.gold.tolist() == pytest.approx([score for _, _, score in PAIRS])
+
+
+# Columns
+
+
+def test_chosen_columns_of_files_and_objects_are_the_data_without_the_others(tmp_path):
+    rows = [
+        {"n": i, "gold": score, "left": a, "right": b, "topic": "even" if i % 2 else "odd"}
+        for i, (a, b, score) in enumerate(PAIRS)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.txt", index=False, sep="\t")
+    pd.DataFrame(rows).to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
+    choice = {"anchor": "left", "positive": "right", "score": "gold", "class": "topic"}
+    alone = (result_of(own_pairs(PAIRS)), own_labels([(row["left"], row["topic"]) for row in rows]))
+    for data in (rows, pd.DataFrame(rows), *(tmp_path / f"rows.{end}" for end in ("csv", "txt", "jsonl"))):
+        pairs, labels = own_tasks({"pairs": data, "labels": data}, choice, "columns")
+        np.testing.assert_array_equal(result_of(pairs).cosines, alone[0].cosines)
+        np.testing.assert_array_equal(result_of(pairs).gold, alone[0].gold)
+        assert labels.classes == alone[1].classes and labels.examples.texts == alone[1].examples.texts
+    for data, given, message in (
+        (
+            {"eval_pairs": rows, "eval_labels": None},
+            choice,
+            "eval_columns has no effect for the role class without eval_labels",
+        ),
+        (
+            {"eval_pairs": rows, "eval_labels": None},
+            {"anchor": "left", "negative": "right"},
+            "for the role negative in evaluation",
+        ),
+        ({"eval_pairs": tmp_path / "rows.csv", "eval_labels": None}, None, r"found 5; .* by eval_columns=\["),
+        (
+            {"eval_pairs": rows, "eval_labels": None},
+            {"anchor": "lef", **{"positive": "right", "score": "gold"}},
+            "no column 'lef'",
+        ),
+    ):
+        with pytest.raises((UserError, DataError), match=message):
+            own_tasks(data, given, "eval_columns")

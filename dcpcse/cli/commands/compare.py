@@ -47,6 +47,7 @@ def compare_command(argv: Sequence[str]) -> None:
     options = {"data_dir": args.data_dir, "official": not args.custom_data, "batch_size": args.batch_size}
 
     def evaluate_path(path: str, **data: Any) -> "EvaluationResult":
+    options["columns"] = args.columns
         encoder = EncoderArguments(pooler_type=args.pooler, cache_dir=args.cache_dir)
         model = path if args.pooler is None or has_representation(path, encoder) else load_model(path, encoder)
         return plain(model, **data, **options, cache_dir=args.cache_dir)
@@ -107,6 +108,7 @@ def compare_parser() -> CommandParser:
     add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
     add("--custom_data", action="store_true", help="The files are your own: do not check them for official sizes.")
     add("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
+    add("--columns", nargs="+", metavar="ROLE=NAME", help="Columns of --pairs and --labels, as for dcpcse evaluate.")
     add("--cache_dir", metavar="FOLDER", help="Folder for embeddings, from which a later comparison reads them.")
     add("--level", type=float, default=0.95, help="Coverage of the intervals.")
     add("--samples", type=Whole(100), default=2000, help="Number of resamples.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dcpcse.data.column_choice import Choice, chosen_columns
 from dcpcse.data.training_data import TrainingData, load_training_data
 from dcpcse.experiments.adaptation.measures import (
     LEAST_ITEMS,
@@ -58,7 +59,16 @@ class Parts:
     digests: Mapping[str, str]
 
 
-def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False) -> Parts:
+def read_parts(
+    data: Any,
+    dev: Any,
+    test: Any,
+    seed: int,
+    cache_dir: str | None,
+    *,
+    documents: bool = False,
+    columns: Choice = None,
+) -> Parts:
     """Read the data, and divide them into the parts that are not given separately.
 
     If `dev` and `test` are not given, each of these parts is `HELD_OUT_SHARE` of `data`, at most `MOST_ROWS`. If only
@@ -70,12 +80,13 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
         seed: Seed of the random division into parts.
         cache_dir: See `load_training_data`.
         documents: Whether blank rows of data separate documents.
+        columns: The choice of columns of all data.
     """
     if data is None:
         raise UserError("data is None; give a file, or training data as a Python object")
     sources = {"data": data, DEV: dev, TEST: test}
     read = {
-        name: _read(name, dataset, cache_dir, documents=documents and name == "data")
+        name: _read(name, dataset, cache_dir, columns, documents=documents and name == "data")
         for name, dataset in sources.items()
         if dataset is not None
     }
@@ -100,11 +111,11 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
     return Parts(kind, train, measures[DEV], measures[TEST], sizes, digests)
 
 
-def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
+def _read(name: str, data: Any, cache_dir: str | None, columns: Choice, *, documents: bool) -> TrainingData:
     """Read a given set of data. Messages name the file of the data or, without a file, the argument."""
     option = name if name == "data" else spell(name)
     is_file = isinstance(data, str | PathLike)
-    read = load_training_data(data, cache_dir, name=option, documents=documents)
+    read = load_training_data(data, cache_dir, name=option, documents=documents, columns=chosen_columns(columns))
     return replace(read, name=str(data) if is_file else option)
 
 
