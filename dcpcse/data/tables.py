@@ -18,6 +18,7 @@ from typing import Any
 from dcpcse.data.columns import (
     ALLOWED,
     CLASS,
+    CLASS_SEPARATOR,
     LABEL,
     ROLES,
     SCORE,
@@ -124,12 +125,13 @@ class Table:
     def text(self, row: int, index: int, cell: Any, *, numeric: bool = False) -> str:
         r"""Return the stripped text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
 
-        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line.
+        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line. The items of a list are separated
+        by `CLASS_SEPARATOR`.
 
         Args:
             row: The number of the row.
             index: The index of the column.
-            numeric: Whether the cell may be a number or a boolean, as labels, scores and classes are.
+            numeric: Whether the cell may be a number, a boolean or a list, as labels, scores and classes are.
 
         Raises:
             UserError: If the cell has another type, or if the text contains a NUL or a surrogate (half a character).
@@ -144,6 +146,8 @@ class Table:
             return ""
         if not numeric:
             raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(index, cell)}", index)
+        if isinstance(cell, Iterable) and not isinstance(cell, (bytes, bytearray, Mapping)):  # several classes
+            return CLASS_SEPARATOR.join(filter(None, (self.text(row, index, item, numeric=True) for item in cell)))
         if not isinstance(cell, (Real, Decimal)):
             problem = f"expected a string or a number but found {describe(cell)}"
             raise self.error(row, f"{problem}; give words to labels or classes, or numbers to scores", index)

@@ -18,10 +18,10 @@ from senteval.pairs import PairsTask
 
 from dcpcse.data.checks import ColumnContents
 from dcpcse.data.column_choice import Choice, Chosen, chosen_columns, select_columns
-from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, class_word, words_of
+from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, class_words, words_of
 from dcpcse.data.objects import open_table
 from dcpcse.data.readers import READERS, delimiter_of, format_of, plain_columns, table_of
-from dcpcse.data.tables import Row, Table
+from dcpcse.data.tables import Row, Table, is_missing
 from dcpcse.utils.arguments import path
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError, no_effect, plural, spell
@@ -135,18 +135,25 @@ def own_labels(data: Any, name: str = "labels", columns: Chosen = None) -> Label
     Args:
         data: A file or a Python object with a text and its class per row, in the formats of `own_pairs`. The class is
             a word or a whole number. It is in the column named label or class; without such a column, in the second
-            column. The first line of a file is a header if one of its cells is label or class.
+            column. The first line of a file is a header if one of its cells is label or class. A text with several
+            classes has a list of them.
         name, columns: As in `own_pairs`.
     """
     table, target, located = _open(data, name, LABELS, columns)
-    rows = [(line, text, _class(line, cell, label)) for line, (text,), cell, label in located]
+    rows = [(line, text, _classes(line, cell, label)) for line, (text,), cell, label in located]
     if not rows:
         raise UserError(f"{table.name}: there are no texts; {_remedy(table, LABELS)}")
     _warn_of_columns(table, LABELS, target, [(text,) for _, text, _ in rows])
-    classes = sorted({label for *_, label in rows})
-    index = {label: i for i, label in enumerate(classes)}
-    examples = labelled.collect((line, labelled.require_texts(line, text), index[label]) for line, text, label in rows)
-    content = _content(table, ((text, label) for _, text, label in rows))
+    classes = sorted({name for *_, names in rows for name in names})
+    if all(len(names) == 1 for *_, names in rows):
+        content = _content(table, ((text, name) for _, text, (name,) in rows))
+        index = {name: number for number, name in enumerate(classes)}
+        targets = [index[name] for *_, (name,) in rows]
+    else:
+        content = _content(table, ((text, names) for _, text, names in rows))
+        targets = [[int(name in names) for name in classes] for *_, names in rows]
+    texts = ((line, labelled.require_texts(line, text)) for line, text, _ in rows)
+    examples = labelled.collect((*text, target) for text, target in zip(texts, targets, strict=True))
     return LabelsTask(Path(table.name).name, examples, tuple(classes), Path(table.name), content)
 
 
@@ -311,11 +318,13 @@ def _score(line: Line, cell: Any, text: str, words: Words | None) -> float:
     return float(text)
 
 
-def _class(line: Line, cell: Any, text: str) -> str:
-    """Return the class of a text as a word. Raises DataError unless it is a word or a whole number."""
+def _classes(line: Line, cell: Any, text: str) -> list[str]:
+    """Return the classes of a text as words. Raises DataError unless they are words or whole numbers."""
+    if not text and not isinstance(cell, str) and not is_missing(cell):  # an empty list: none of the classes
+        return []
     with contextlib.suppress(ValueError):
-        if word := single_blanks(class_word(text)):
-            return word
+        if all(words := [*map(single_blanks, class_words(text))]):
+            return words
     raise line.error(f"expected a word or a whole number as class, found {shown(cell)}")
 
 

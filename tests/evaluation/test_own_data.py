@@ -13,7 +13,7 @@ from scipy import stats
 from senteval import DataError, load_suite, settings_of_mode
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, roc_auc_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import KFold, StratifiedKFold
 
 from dcpcse.evaluation.evaluator import dev_metrics
 from dcpcse.evaluation.own_data import own_labels, own_pairs, own_tasks
@@ -300,7 +300,7 @@ def test_packed_files_and_parquet_give_the_same_pairs(tmp_path, name):
     assert task.pairs.gold.tolist() == pytest.approx([score for _, _, score in PAIRS])
 
 
-# Columns
+# Columns, and texts with several classes
 
 
 def test_chosen_columns_of_files_and_objects_are_the_data_without_the_others(tmp_path):
@@ -338,3 +338,27 @@ def test_chosen_columns_of_files_and_objects_are_the_data_without_the_others(tmp
     ):
         with pytest.raises((UserError, DataError), match=message):
             own_tasks(data, given, "eval_columns")
+
+
+def test_texts_with_several_classes_have_the_scores_of_one_classifier_for_each_class():
+    sets = [[name for name in ("cat", "dog", "red") if name in text.split()] for text in TEXTS]
+    assert {0, 1, 2} <= {len(names) for names in sets}
+    task = own_labels({"text": TEXTS, "label": sets})
+    result = result_of(task)
+    gold = np.array([[name in names for name in task.classes] for names in sets])
+    features, predicted = encode(TEXTS), np.zeros_like(gold)
+    for train, test in KFold(5, shuffle=True, random_state=settings_of_mode("dev").seed).split(features):
+        for column in range(gold.shape[1]):
+            classifier = LogisticRegression(max_iter=10_000).fit(features[train], gold[train, column])
+            predicted[test, column] = classifier.predict(features[test])
+    assert task.classes == ("cat", "dog", "red")
+    assert result.accuracy == 100 * np.mean([list(a) == list(b) for a, b in zip(gold, predicted, strict=True)])
+    f1 = [2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in zip(gold.T, predicted.T, strict=True)]
+    assert result.macro_f1 == pytest.approx(100 * np.mean(f1), abs=1e-9)
+    assert result.correct.shape == (len(TEXTS),) and result.correct.mean() == result.accuracy / 100
+    plain = result_of(own_labels(LABELLED))
+    single = result_of(own_labels([{"text": text, "label": [label]} for text, label in LABELLED]))
+    assert (single.accuracy, single.macro_f1) == (plain.accuracy, plain.macro_f1)
+    rare = [[*names, *(["rare"] if i < 4 else [])] for i, names in enumerate(sets)]
+    with pytest.raises(DataError, match="row 1: the class 'rare' has 4 texts"):
+        own_labels({"text": TEXTS, "label": rare})
