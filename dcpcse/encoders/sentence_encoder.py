@@ -661,7 +661,8 @@ class SentenceEncoder(nn.Module):
             return self
         if self.encoder.backbone.dtype.itemsize < torch.float32.itemsize:
             raise UserError(
-                f"the LoRA adapter cannot be added to weights in {self.encoder.dtype_name}, which would round it"
+                f"the LoRA adapter cannot be added to weights in {self.encoder.dtype_name}, which would round it; "
+                "convert them first: model.float().merged()"
             )
         model = copy.copy(self)
         model._modules = dict(self._modules)  # otherwise the copy would share it
