@@ -29,7 +29,8 @@ class LabelsResult:
     Accuracy and macro F1 are computed from the predictions of all folds together.
 
     Args:
-        accuracy: Share of texts whose class is predicted correctly, × 100.
+        accuracy: Share of texts whose class is predicted correctly, × 100. If texts have several classes, exactly
+            these classes must be predicted.
         macro_f1: Mean of F1 over the classes, × 100.
         classes: Names of the classes.
         folds: Number of folds.
@@ -98,7 +99,8 @@ class LabelsTask:
     """A task with the user's labelled texts.
 
     Args:
-        examples: Single texts, whose labels are indices of `classes`.
+        examples: Single texts, whose labels are indices (N,) of `classes`; if texts have several classes or none, the
+            labels (N, classes) are 1 for each class of a text and 0 for others.
         classes: The names of the classes.
         source: The file that contains the texts, or the name for the texts in messages if they are not from a file.
         content: See `senteval.pairs.PairsTask`.
@@ -128,13 +130,16 @@ class LabelsTask:
                 f"{self.source}: every text has the class {quote(self.classes[0])}; at least two classes are needed; "
                 f"{remedy}"
             )
-        counts = np.bincount(self.examples.labels, minlength=len(self.classes))
+        labels = self.examples.labels
+        counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=len(self.classes))
         rarest = int(np.argmin(counts))
         if self.metric == "map":
+            if labels.ndim == 2:
+                raise DataError(f"{self.source}: map needs one class for each text; use the metric accuracy")
             if counts.max() < 2:
                 raise DataError(f"{self.source}: every text has a class of its own; give texts that share classes")
         elif counts[rarest] < FOLDS:
-            first = self.examples.lines[int(np.argmax(self.examples.labels == rarest))]
+            first = self.examples.lines[int(np.argmax(labels[:, rarest] if labels.ndim == 2 else labels == rarest))]
             found = "1 text" if counts[rarest] == 1 else f"{counts[rarest]} texts"
             raise DataError(
                 f"{first.place}: the class {quote(self.classes[rarest])} has {found}, but cross-validation in {FOLDS} "
@@ -183,12 +188,12 @@ class LoadedLabels:
 
         examples = self.task.examples
         predicted = cross_validated(embed(examples.texts[0]), examples.labels, settings.seed)
-        correct = predicted == examples.labels
+        correct = (predicted == examples.labels).reshape(len(examples), -1).all(axis=1)
         return LabelsResult(
             task=self.task.name,
             split=self.split,
             accuracy=100 * float(correct.mean()),
-            macro_f1=100 * float(f1_score(examples.labels, predicted, average="macro")),
+            macro_f1=100 * float(f1_score(examples.labels, predicted, average="macro", zero_division=0)),
             classes=self.task.classes,
             n_texts=len(examples),
             correct=correct,
@@ -222,15 +227,19 @@ def cross_validated(features: np.ndarray, labels: np.ndarray, seed: int) -> np.n
     """Return the class (N,) that scikit-learn's logistic regression predicts for each row of features (N, H).
 
     The classifier for a row (C = 1, trained to convergence) is trained on the folds that do not contain the row. The
-    folds are stratified by class. Raises DataError if the classifier does not converge.
+    folds are stratified by class. For labels (N, classes) of texts with several classes, each class has its own
+    classifier, and the folds are random. Raises DataError if a classifier does not converge.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+    from sklearn.multiclass import OneVsRestClassifier
 
     # scikit-learn's default of 100 iterations stops before the optimum, at a point that depends on the solver.
-    classifier = LogisticRegression(max_iter=10_000)
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    classifier, kind = LogisticRegression(max_iter=10_000), StratifiedKFold
+    if labels.ndim == 2:
+        classifier, kind = OneVsRestClassifier(classifier), KFold
+    folds = kind(FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         try:

@@ -14,7 +14,7 @@ from senteval.names import FAMILY_OF
 from dcpcse.evaluation import significance
 from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes, RunOutcomes
 from dcpcse.utils.errors import UserError, first_names, plural
-from dcpcse.utils.tables import make_table
+from dcpcse.utils.tables import as_latex, make_table, mean_and_deviation
 
 if TYPE_CHECKING:
     import pandas
@@ -47,6 +47,7 @@ class ModelScore:
         size: Number of test pairs or examples of the task. For an average of main scores, the number of tasks. None
             for other averages, and for tasks that have only main scores.
         covers: A text that says what the interval covers, such as test pairs and seeds.
+        deviation: The standard deviation over the runs (n - 1 in the denominator); None for a single run.
     """
 
     task: str
@@ -57,6 +58,7 @@ class ModelScore:
     low: float | None = None
     high: float | None = None
     covers: str | None = None
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,22 @@ class Comparison:
     def to_json(self) -> str:
         """Return the comparison as JSON."""
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def to_latex(self) -> str:
+        """Return the scores × 100 as a LaTeX table (package booktabs): a row per model, a column per task.
+
+        With several runs of a model, the cells are the mean ± the standard deviation over the runs.
+        """
+        cells = {(score.model, score.task): mean_and_deviation(score.value, score.deviation) for score in self.scores}
+        tasks = dict.fromkeys(score.task for score in self.scores)
+        return as_latex(["model", *tasks], [[model, *(cells[model, task] for task in tasks)] for model in self.runs])
+
+    def to_csv(self) -> str:
+        """Return the scores × 100 as csv: a line per task and model, with the fields of `ModelScore`."""
+        import pandas
+
+        table = pandas.DataFrame([asdict(score) for score in self.scores]).convert_dtypes()  # whole numbers stay whole
+        return table.to_csv(index=False, lineterminator="\n")
 
     def plot(self) -> "Figure":
         """Return a matplotlib figure with the difference and interval of each pair of models on each task.
@@ -316,12 +334,14 @@ class _Row:
 
     def scores(self, models: Mapping[str, Sequence[RunOutcomes]], level: float) -> Iterator[ModelScore]:
         for number, (name, runs) in enumerate(models.items()):
+            deviation = float(np.std(self.points[number], ddof=1)) if len(runs) > 1 else None
             if self.resampled is None:
-                yield ModelScore(self.task, name, len(runs), None, float(self.main_scores[number].mean()))
+                value = float(self.main_scores[number].mean())
+                yield ModelScore(self.task, name, len(runs), None, value, deviation=deviation)
                 continue
             estimate = significance.estimate(self.resampled, number, level)
             covers = estimate.covers(self.examples)
-            yield ModelScore(self.task, name, len(runs), self.size, *estimate.points, covers)
+            yield ModelScore(self.task, name, len(runs), self.size, *estimate.points, covers, deviation)
 
     def difference(self, names: Sequence[str], first: int, second: int, level: float) -> ModelDifference:
         key = (self.task, names[first], names[second])

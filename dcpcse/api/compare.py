@@ -34,6 +34,7 @@ def compare(
     pairs: Any = None,
     labels: Any = None,
     metric: str = "accuracy",
+    columns: Mapping[str, str] | Sequence[str] | None = None,
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mode: str = "test",
     data_dir: str | Path = "SentEval/data",
@@ -61,6 +62,7 @@ def compare(
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
         metric: As in `dcpcse.evaluate`. With "map", the classes are resampled with all their texts.
+        columns: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.
         mode: As in `dcpcse.evaluate`.
         data_dir: As in `dcpcse.evaluate`.
@@ -84,6 +86,7 @@ def compare(
             examples.
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
+    options["columns"] = columns
     data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
     if labels is not None:
         data["metric"] = metric

@@ -1,7 +1,7 @@
 """`dcpcse.evaluate`: the scores of any encoder on the tasks of SentEval and MTEB, and on your data."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -44,6 +44,7 @@ def evaluate(
     pairs: Any = None,
     labels: Any = None,
     metric: str = "accuracy",
+    columns: Mapping[str, str] | Sequence[str] | None = None,
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mteb: str | Sequence[str] | None = None,
     mteb_benchmark: str | None = None,
@@ -90,6 +91,8 @@ def evaluate(
         labels: Your texts with classes, in the same forms as `pairs`.
         metric: The score of `labels`: "accuracy" of logistic regression in cross-validation, or "map", the mean
             average precision where each text is a query for the other texts of its class.
+        columns: The columns of `pairs` and `labels` to read, by their roles, such as {"anchor": "text", "positive":
+            "title", "score": "similarity"} or {"anchor": "text", "class": "topic"}. None: all columns.
         retrieval: One or several folders with documents, queries and judgements in the layout of BEIR, NanoBEIR, or
             names of sets of NanoBEIR. The result is nDCG@10.
         mteb: Names of MTEB tasks, or FILE.py[:CLASS] for a task that a Python file defines.
@@ -136,7 +139,7 @@ def evaluate(
     """
     from dcpcse.api.load import load
     from dcpcse.evaluation.foreign_encoder import as_encoder
-    from dcpcse.evaluation.run import evaluate_plan, load_plan, own_tasks
+    from dcpcse.evaluation.run import evaluate_plan, load_plan, read_own_data
     from dcpcse.inference.loading import local_folder
     from dcpcse.utils.distributed import local_device
 
@@ -156,6 +159,7 @@ def evaluate(
         pairs=None if pairs is None else "pairs",
         labels=None if labels is None else "labels",
         metric=metric,
+        columns=columns,
         retrieval=None if retrieval is None else _listed(retrieval),
         mteb=[mteb] if isinstance(mteb, str) else mteb,
         mteb_benchmark=mteb_benchmark,
@@ -188,7 +192,7 @@ def evaluate(
         if is_listed
         else None
     )
-    plan = load_plan(args, own_tasks(args, pairs, labels), listed)
+    plan = load_plan(args, read_own_data(args, pairs, labels), listed)
     with _processes(plan):
         encoder = load(model, device=local_device(None), cache_dir=args.cache_dir) if encoder is None else encoder
         folder = local_folder(args.model_name_or_path, args) if is_name and plan.mteb else None

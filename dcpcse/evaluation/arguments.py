@@ -83,6 +83,12 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
         "the training has not seen.",
         choices=LABELS_METRICS,
     )
+    columns: list[str] | None = option(
+        None,
+        "Columns of --pairs and --labels to read, as ROLE=NAME, such as anchor=text positive=title score=similarity, "
+        "or anchor=text class=topic.",
+        named=True,
+    )
     retrieval: list[str] | None = option(
         None,
         "Folders of your own with documents, queries and judgements in the layout of BEIR (corpus.jsonl, "

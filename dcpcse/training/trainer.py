@@ -118,6 +118,8 @@ class Trainer(HookedTrainer):
         optimizers: As in transformers.
         max_seq_length: Maximum number of tokens of a training sentence.
         pad_to_max_length: Whether to pad every batch to `max_seq_length`.
+        columns: The columns of `train_dataset` to read, by their roles, such as {"anchor": "question", "positive":
+            "answer"}. None: all columns.
         eval_data_dir: Folder with the files of tasks that `eval_dataset` names.
         custom_eval_data: Whether the files in `eval_data_dir` may have other sizes than the official data.
         options: All options of the model and of the data as objects. They replace the four preceding arguments and
@@ -150,6 +152,7 @@ class Trainer(HookedTrainer):
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LRScheduler | None] = (None, None),
         max_seq_length: int = 32,
         pad_to_max_length: bool = False,
+        columns: Mapping[str, str] | Sequence[str] | None = None,
         eval_data_dir: str | Path = "SentEval/data",
         custom_eval_data: bool = False,
         options: tuple[ModelArguments, DataArguments] | None = None,
@@ -162,6 +165,7 @@ class Trainer(HookedTrainer):
             data_args = DataArguments(
                 max_seq_length=max_seq_length,
                 pad_to_max_length=pad_to_max_length,
+                columns=columns,
                 eval_data_dir=eval_data_dir,
                 custom_eval_data=custom_eval_data,
             )
@@ -180,7 +184,7 @@ class Trainer(HookedTrainer):
         self._suites = open_eval_dataset(eval_dataset, data_args)
         if (args.eval_strategy != "no" or args.eval_on_start) and not self._suites:
             raise UserError(f"eval_dataset is missing; give evaluation data, or leave {spell('eval_strategy')} out")
-        data = open_train_dataset(train_dataset, model_args)
+        data = open_train_dataset(train_dataset, model_args, data_args)
         if data:
             data_args.train_file = data.name
         built = build(model, method, model_args, data_args, args, data)

@@ -1,9 +1,12 @@
 """dcpcse.compare and `dcpcse compare`: models, seeds, results files and own data; what cannot be compared."""
 
+import io
 import itertools
 import json
+import statistics
 
 import numpy as np
+import pandas
 import pytest
 from scipy import stats
 from senteval_tiny import hashed_encode, write_tiny_data, write_tiny_task
@@ -51,6 +54,39 @@ def evaluate(one, data, tasks=TASKS, **options):
 def results(data):
     """Results of five runs."""
     return [evaluate(model(seed), data) for seed in range(5)]
+
+
+def test_tables_have_mean_and_standard_deviation_over_runs(data, results, tmp_path):
+    found = compare({"a_b & c": results[:3], "one": results[3]}, data)
+    values = [[100 * result.results[task].score for result in results[:3]] for task in ("STS13", "STSBenchmark")]
+    values.append(np.mean(values, axis=0).tolist())  # the average of each run
+    shown = [f"{statistics.mean(of_task):.2f} $\\pm$ {statistics.stdev(of_task):.2f}" for of_task in values]
+    lines = [line.removesuffix(r" \\").split(" & ") for line in found.to_latex().replace(r"\&", "and").splitlines()]
+    assert lines[0] == [r"\begin{tabular}{lrrr}"]
+    assert [line for line in lines if len(line) == 4] == [
+        ["model", "STS13", "STSBenchmark", "Avg."],
+        [r"a\_b and c", *shown],
+        [
+            "one",
+            *(f"{results[3].scores[task]:.2f}" for task in ("STS13", "STSBenchmark")),
+            f"{results[3].average:.2f}",
+        ],
+    ]
+    table = pandas.read_csv(io.StringIO(found.to_csv()))
+    first = table[table.model == "a_b & c"]
+    np.testing.assert_allclose(first.value, [statistics.mean(of_task) for of_task in values])
+    np.testing.assert_allclose(first.deviation, [statistics.stdev(of_task) for of_task in values])
+    assert table[table.model == "one"].deviation.isna().all() and table.runs.tolist() == [3, 1] * 3
+    for name, result in zip("abc", results, strict=False):
+        (tmp_path / f"{name}.json").write_text(result.to_json())
+        write_similarities(tmp_path / f"{name}.npz", result.results)
+    models = ["--model", f"a_b & c={tmp_path}/a.npz,{tmp_path}/b.npz,{tmp_path}/c.npz", "--samples", "200"]
+    words = [*models, "--model", f"one={tmp_path}/a.npz", "--table"]
+    for suffix in ("tex", "csv"):
+        compare_command([*words, str(tmp_path / f"table.{suffix}")])
+    assert shown[0] in (tmp_path / "table.tex").read_text() and "a_b & c,3,60," in (tmp_path / "table.csv").read_text()
+    with pytest.raises(UserError, match=r"table.txt: must end in .tex or .csv"):
+        compare_command([*words, str(tmp_path / "table.txt")])
 
 
 def test_two_models_have_scores_of_evaluate_and_differences_of_the_bootstrap(data, results):

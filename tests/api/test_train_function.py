@@ -69,6 +69,26 @@ def contents(folder: Path) -> dict[str, object]:
     return found
 
 
+def test_chosen_columns_train_the_weights_of_a_file_with_only_these_columns(train, sentences, tmp_path):
+    rows = {"n": range(12), "answer": sentences[::-1], "question": sentences, "score": [i % 3 for i in range(12)]}
+    pandas.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    choice = {"anchor": "question", "positive": "answer"}
+    columns = {"columns": choice, "eval_pairs": tmp_path / "rows.csv", "eval_columns": {**choice, "score": "score"}}
+    chosen = train(tmp_path / "rows.csv", output_dir=tmp_path / "chosen", **columns)
+    alone = train({role: rows[name] for role, name in choice.items()}, output_dir=tmp_path / "alone")
+    assert files_equal(chosen.folder, alone.folder)
+    recorded = yaml.safe_load((chosen.folder / "run.yaml").read_text())
+    assert recorded["columns"] == ["anchor=question", "positive=answer"]
+    words = [str(chosen.folder / "run.yaml"), "--output_dir", str(tmp_path / "again")]
+    train_command(words)
+    assert files_equal(tmp_path / "again", alone.folder)
+
+
+def files_equal(first: Path, second: Path) -> bool:
+    """Whether the prompts of two folders are equal."""
+    return (first / "prompts.safetensors").read_bytes() == (second / "prompts.safetensors").read_bytes()
+
+
 def test_a_run_from_python_and_from_the_shell_leave_the_same_folder(train, tiny, train_txt, sts_data, tmp_path):
     options = {**QUICK, "pre_seq_len": 3, "mlp_only_train": True, "save_strategy": "steps", "save_steps": 2}
     options |= {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}

@@ -369,6 +369,7 @@ def _write_results(
     files = {
         "answer.txt": text + "\n",
         "answer.md": result_tables.markdown(results, args.baseline, commands, here),
+        "answer.tex": result_tables.latex(results),
         "answer.csv": result_tables.as_csv(results),
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
@@ -380,7 +381,7 @@ def _write_results(
     for table, comparison in compared.items():
         print_result(f"\n{comparison}")
         notify(f"the comparison of the rows of {table} is saved to {args.output_dir / table}/comparison.txt and .json")
-    notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .csv and .json")
+    notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .tex, .csv and .json")
 
 
 def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUnit]]) -> dict[str, "Comparison"]:

@@ -49,13 +49,14 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
             raise UserError(f"{option} after --: the search sets it for every trial; remove it")
     (model, data, run), names = parse_training([*words, "--output_dir", "unused"])
     # Imported after the options are checked, as these imports take seconds.
+    from dcpcse.data.column_choice import chosen_columns
     from dcpcse.data.readers import open_file
     from dcpcse.data.tables import read_rows
     from dcpcse.training.eval_datasets import load_dev_tasks
     from dcpcse.training.options import require_valid
 
     require_valid((model, data, run), names)
-    columns = read_rows(open_file(Path(data.train_file)))[0].names
+    columns = read_rows(open_file(Path(data.train_file), columns=chosen_columns(data.columns)))[0].names
     load_dev_tasks(data)
     measuring = {name: value for name, value in search.defaults_for(columns).items() if name not in names}
     words = [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]

@@ -20,7 +20,7 @@ from senteval.lines import Line, Located, single_blanks
 from senteval.scores import ROUNDING, cosine, unit_rows
 from senteval.settings import Settings
 
-from dcpcse.data.columns import CLASS, LABEL, SCORE, positives_in
+from dcpcse.data.columns import CLASS, CLASS_SEPARATOR, LABEL, SCORE, positives_in
 from dcpcse.data.training_data import TrainingData
 from dcpcse.evaluation.significance import BY_CLASS, STATISTICS, Outcomes, resample
 from dcpcse.training.arguments import NO_DUPLICATES
@@ -284,5 +284,7 @@ def kind_of(data: TrainingData) -> DataKind:
     if data.roles.label == SCORE:
         return BINARY_PAIRS if set(data.dataset.unique(SCORE)) == {0.0, 1.0} else SCORED_PAIRS
     if data.roles.label == CLASS:
+        if any(CLASS_SEPARATOR in cell for cell in data.dataset.unique(CLASS)):
+            raise UserError(f"{data.name}: a text has several classes; adapt needs one class for each text")
         return CLASSES
     return SENTENCES if len(data.roles.sentences) == 1 else PAIRS

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dcpcse.data.column_choice import Choice, chosen_columns
 from dcpcse.data.columns import CLASS
 from dcpcse.data.training_data import TrainingData, load_training_data
 from dcpcse.experiments.adaptation.measures import (
@@ -76,6 +77,7 @@ def read_parts(
     *,
     documents: bool = False,
     hold_out: str = HOLD_OUT[0],
+    columns: Choice = None,
 ) -> Parts:
     """Read the data, and divide them into the parts that are not given separately.
 
@@ -90,12 +92,13 @@ def read_parts(
         cache_dir: See `load_training_data`.
         documents: Whether blank rows of data separate documents.
         hold_out: A value of `HOLD_OUT`.
+        columns: The choice of columns of all data.
     """
     if data is None:
         raise UserError("data is None; give a file, or training data as a Python object")
     sources = {"data": data, DEV: dev, TEST: test}
     read = {
-        name: _read(name, dataset, cache_dir, documents=documents and name == "data")
+        name: _read(name, dataset, cache_dir, columns, documents=documents and name == "data")
         for name, dataset in sources.items()
         if dataset is not None
     }
@@ -127,11 +130,11 @@ def read_parts(
     return Parts(kind, train, measures[DEV], measures[TEST], sizes, digests)
 
 
-def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
+def _read(name: str, data: Any, cache_dir: str | None, columns: Choice, *, documents: bool) -> TrainingData:
     """Read a given set of data. Messages name the file of the data or, without a file, the argument."""
     option = name if name == "data" else spell(name)
     is_file = isinstance(data, str | PathLike)
-    read = load_training_data(data, cache_dir, name=option, documents=documents)
+    read = load_training_data(data, cache_dir, name=option, documents=documents, columns=chosen_columns(columns))
     return replace(read, name=str(data) if is_file else option)
 
 

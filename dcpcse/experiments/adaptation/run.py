@@ -113,15 +113,9 @@ def adapt_encoder(request: Request) -> Adaptation:
     require_room(folder)
     overrides = request.given
     documents = overrides.get("positive") == "next"
-    parts = read_parts(
-        request.data,
-        request.dev,
-        request.test,
-        request.seed,
-        overrides.get("cache_dir"),
-        documents=documents,
-        hold_out=request.hold_out,
-    )
+    reading = {"documents": documents, "columns": overrides.get("columns"), "hold_out": request.hold_out}
+    data = request.data, request.dev, request.test
+    parts = read_parts(*data, request.seed, overrides.get("cache_dir"), **reading)
     settings = settings_of(parts.kind, overrides)
     untouched = load_untouched(request.encoder, overrides)
     record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
