@@ -678,7 +678,7 @@ class SentenceEncoder(nn.Module):
             "it uses a template": bool(self.templates),
             "it has deep prompts": encoder.prompt is not None,
             f"its sentences start at position {offset}": offset != 0,
-            f"its pooling, {self.pooling}, is neither [CLS] nor the mean of the last layer": (
+            f"its pooling, {self.pooling}, is none of {', '.join(SentenceModules.POOLINGS)}": (
                 self.pooling not in SentenceModules.POOLINGS
             ),
             "its head at inference is not a tanh MLP": self.head_at_inference and not isinstance(self.head, TanhMLP),

@@ -39,6 +39,7 @@ PEFT = {
     "projected": {**DEEP, "mlp_only_train": True, "prefix_projection": True, "prefix_hidden_size": 6},
     "lora": {**LORA, "pooler_type": "avg", "lora_r": 2},
     "lora, head at inference": {**LORA, **HEAD, "lora_target_modules": ["all-linear"], "lora_r": 2},
+    "last_token": {**DEEP, "pooler_type": "last_token"},
 }
 PLAIN = {
     "cls with its MLP": {"method": "simcse", **HEAD},
@@ -46,6 +47,7 @@ PLAIN = {
     "avg": {"method": "simcse", "pooler_type": "avg"},
     "lora": {**LORA, "pooler_type": "avg"},
     "lora, cls with its MLP": {**LORA, **HEAD, "lora_target_modules": ["all-linear"]},
+    "lora, last_token": {**LORA, "pooler_type": "last_token", "prompt": "Instruct: Find it\nQuery:"},
 }
 BFLOAT16 = {**DEEP, "encoder_dtype": "bfloat16"}
 LORA_16 = {**LORA, "encoder_dtype": "bfloat16"}
@@ -54,7 +56,7 @@ OTHERS = [
     ("peft", {**DEEP, "template": "{sentence} [MASK]", "pooler_type": "mask"}, ["uses a template"]),
     ("peft", {**DEEP, "cls_prompt": True}, ["it has a [CLS] prompt"]),
     ("peft", {**DEEP, **HEAD, "batchnorm": True}, ["its head at inference is not a tanh MLP"]),
-    ("peft", {**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2,"]),
+    ("peft", {**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2, is none of cls, "]),
     ("peft", BFLOAT16, ["its encoder has the dtype bfloat16", "sentence-transformers"]),
     ("peft", {**LORA, "method": "scpcse"}, ["uses a template"]),
     ("peft", LORA_16, ["its encoder has the dtype bfloat16"]),
@@ -177,6 +179,7 @@ def test_auto_model_gives_the_vectors_of_an_exported_encoder(name, kind, saved, 
     folder, model = saved(kind, **PLAIN[name])
     export(folder, "huggingface", tmp_path / "out")
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts), atol=1e-5)
+    np.testing.assert_allclose(opened(tmp_path / "out").encode(texts), model.encode(texts), atol=1e-5)
     assert not (tmp_path / "out/dcpcse.json").exists()
 
 

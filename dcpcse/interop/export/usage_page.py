@@ -35,6 +35,10 @@ POOLING_CODE = {
         "(output.last_hidden_state * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)",
         lambda output, mask: (output.last_hidden_state * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True),
     ),
+    "lasttoken": Pooling(  # of texts that are padded on either side
+        "output.last_hidden_state[range(len(mask)), mask.cumsum(1).argmax(1)]",
+        lambda output, mask: output.last_hidden_state[range(len(mask)), mask.cumsum(1).argmax(1)],
+    ),
     "pooler": Pooling("output.pooler_output", lambda output, mask: output.pooler_output),
 }
 
