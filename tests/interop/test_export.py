@@ -83,6 +83,7 @@ GRAPHS = {
     "deep": ("mpnet", {**DEEP, **HEAD, "prompt_form": "vectors", "position_offset": 1}, 31),
     "shallow": ("deberta-v2", {"method": "scpcse", "mlp_only_train": False}, None),
     "template, lora": ("albert", {**LORA, "method": "promptbert", "final_period": True, **DENOISED}, None),
+    "decoder": ("gemma3_text", {**DEEP, "pooler_type": "last_token"}, None),
 }
 """One of each kind of graph, and the size of its embeddings, if they are shortened and scaled to unit length."""
 """One of each kind of graph: deep prompts, input vectors, the encoder alone, a template with denoising."""
@@ -122,7 +123,9 @@ def by_its_page(folder: Path, sentences: list[str]) -> np.ndarray:
 # peft
 
 
-@pytest.mark.parametrize(("name", "kind"), zip(PEFT, cycle(["bert", "roberta"]), strict=False))
+@pytest.mark.parametrize(
+    ("name", "kind"), [*zip(PEFT, cycle(["bert", "roberta"]), strict=False), ("last_token", "qwen3")]
+)
 def test_peft_gives_the_vectors_of_an_exported_adapter(name, kind, saved, texts, tmp_path):
     folder, model = saved(kind, **PEFT[name])
     done = export(folder, "peft", tmp_path / "out")
@@ -173,7 +176,12 @@ FURTHER = ("distilbert", "albert", "mpnet", "deberta-v2")
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*zip(PLAIN, cycle(["bert", "roberta"]), strict=False), *product(["avg"], FURTHER)]
+    ("name", "kind"),
+    [
+        *zip(PLAIN, cycle(["bert", "roberta"]), strict=False),
+        *product(["avg"], FURTHER),
+        *product(["lora, last_token"], ("qwen3", "gemma3_text")),
+    ],
 )
 def test_auto_model_gives_the_vectors_of_an_exported_encoder(name, kind, saved, texts, tmp_path):
     folder, model = saved(kind, **PLAIN[name])
@@ -299,7 +307,9 @@ def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences
 # ONNX
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.whole if name == "decoder" else ()) for name in GRAPHS]
+)
 def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path):
     kind, options, size = GRAPHS[name]
     folder, model = saved(kind, **options)
