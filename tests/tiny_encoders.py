@@ -2,9 +2,11 @@
 
 import string
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
@@ -58,6 +60,12 @@ FRAMES = {
     **dict.fromkeys(("gemma", "gemma3_text"), "<s> $A </s>"),
 }
 """For each type of decoders, a text with its special tokens."""
+
+
+def by_kind(kinds: Iterable[str]) -> list:
+    """Values of a parameter. Decoders whose modules transformers copies from another type run only with --whole."""
+    copies = ("qwen2", "mistral", "gemma")
+    return [pytest.param(kind, marks=pytest.mark.whole) if kind in copies else kind for kind in kinds]
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:

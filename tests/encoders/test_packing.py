@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 from method_models import Collator, columns_of, rows_of, with_encoder, with_guides
+from tiny_encoders import by_kind
 from torch import nn
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -86,7 +87,7 @@ def both_ways(encoder: Encoder, *args, **kwargs) -> tuple[tuple[torch.Tensor, ..
     return packed, encoder(*args, **kwargs)
 
 
-@pytest.mark.parametrize("kind", PACKABLE)
+@pytest.mark.parametrize("kind", by_kind(PACKABLE))
 def test_hidden_states_of_all_layers_and_gradients_of_prompts_are_those_of_padded_batches(tiny, kind):
     """ModernBERT's window of four tokens to each side is shorter than the texts."""
     for encoder in (prompted(tiny(kind)), prompted(tiny(kind), prompt=False)):
