@@ -31,11 +31,14 @@ from dcpcse.serving.requests import (
     AdapterBody,
     ApiError,
     BodyT,
+    EmbedBody,
     EmbeddingsBody,
     Inputs,
     PreparedTexts,
     SearchBody,
     SimilarityBody,
+    TextsBody,
+    VectorsBody,
     busy,
     json_response,
     parse_body,
@@ -48,7 +51,7 @@ from dcpcse.utils.errors import UserError
 T = TypeVar("T")
 
 
-Reply = tuple[dict[str, Any], dict[str, Any]]
+Reply = tuple[Any, dict[str, Any]]
 """The answer to a request, and the facts that are logged about the request.
 
 The answer consists of JSON values and arrays of numbers. The facts are the name of the model, the number of encoded
@@ -72,6 +75,10 @@ class Encoded:
     truncated: int
 
 
+HELPERS = 2
+"""Number of threads that tokenize texts and write answers."""
+
+
 class Service:
     """Answer requests with the models, the indexes and the batcher of a process.
 
@@ -88,7 +95,7 @@ class Service:
     ) -> None:
         self.registry, self.batcher, self.indexes = registry, batcher, indexes
         self.args, self.metrics, self.options = args, metrics, EncodeOptions(**args.given())
-        self._helpers = ThreadPoolExecutor(2, "helper")
+        self._helpers = ThreadPoolExecutor(HELPERS, "helper")
         self._unanswered = 0
 
     @property
@@ -155,20 +162,57 @@ class Service:
 
         If the request allows truncation, the answer contains the number of truncated texts.
         """
-        inputs = texts_of(body.input, "input", self.args.max_inputs)
-        model = await self.registry.model(body.model, self.batcher.in_thread)
-        if body.dimensions is not None and body.dimensions > model.dimension:
-            allowed = f"at most {model.dimension}, the dimension of model '{body.model}'"
-            raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
-        options = replace(self.options, **body.options())
-        encoded = await self.encode(client, body.model, inputs, "input", options, truncate=body.truncate)
+        encoded, facts = await self._vectors(client, body, body.model, "input")
         vectors: Any = encoded.vectors
         if body.encoding_format == "base64":
             vectors = [base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() for vector in vectors]
         data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
         content = {"object": "list", "data": data, "model": body.model, "usage": _usage(encoded.tokens)}
-        content |= {"truncated": encoded.truncated} if body.truncate else {}
-        return content, {"model": body.model, "texts": len(data), "tokens": encoded.tokens}
+        content |= {"truncated": encoded.truncated} if self._truncates(body) else {}
+        return content, facts
+
+    async def embed(self, client: str, body: EmbedBody) -> Reply:
+        """Return the answer to POST /embed: the vectors (N, H). Without a name, the plain encoder computes them."""
+        name = body.model or self.registry.encoder_name
+        side = (await self.registry.model(name, self.batcher.in_thread)).tokenizer.truncation_side
+        if (body.truncation_direction or side).lower() != side:
+            only = f"model '{name}' truncates texts on the {side}"
+            raise ApiError(400, f'truncation_direction must be "{side}": {only}', param="truncation_direction")
+        encoded, facts = await self._vectors(client, body, name, "inputs")
+        return encoded.vectors, facts
+
+    async def info(self) -> dict[str, Any]:
+        """Return the answer to GET /info: the plain encoder and the limits of the server."""
+        name = self.registry.encoder_name
+        model = await self.registry.model(name, self.batcher.in_thread)
+        return {
+            "model_id": name,
+            "model_sha": None,
+            "model_dtype": "bfloat16" if model.bf16 else "float32",
+            "model_type": {"embedding": {"pooling": {"avg": "mean"}.get(model.pooling, model.pooling)}},
+            "max_concurrent_requests": self.args.max_queue,
+            "max_input_length": self.options.max_length or model.max_tokens,
+            "max_batch_tokens": self.batcher.tokens,
+            "max_batch_requests": None,
+            "max_client_batch_size": self.args.max_inputs,
+            "auto_truncate": self.args.truncate,
+            "tokenization_workers": HELPERS,
+            "version": "dcpcse",
+        }
+
+    def _truncates(self, body: TextsBody) -> bool:
+        return self.args.truncate if body.truncate is None else body.truncate
+
+    async def _vectors(self, client: str, body: VectorsBody, name: str, param: str) -> tuple[Encoded, dict[str, Any]]:
+        """Encode the texts in the field `param` of a body. Return them and the facts about the request."""
+        inputs = texts_of(getattr(body, param), param, self.args.max_inputs)
+        model = await self.registry.model(name, self.batcher.in_thread)
+        if body.dimensions is not None and body.dimensions > model.dimension:
+            allowed = f"at most {model.dimension}, the dimension of model '{name}'"
+            raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
+        options = replace(self.options, **body.options())
+        encoded = await self.encode(client, name, inputs, param, options, truncate=self._truncates(body))
+        return encoded, {"model": name, "texts": len(inputs), "tokens": encoded.tokens}
 
     async def similarity(self, client: str, body: SimilarityBody) -> Reply:
         """Return the answer to POST /similarity: the cosines (N, M) of the texts in `a` with the texts in `b`."""
@@ -177,7 +221,8 @@ class Service:
         if len(a) + len(b) > most:
             raise ApiError(400, f"a and b have {len(a) + len(b)} texts; at most {most} are allowed", param="b")
         options = replace(self.options, normalize=False)  # the cosines scale the vectors
-        first, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, options, truncate=body.truncate)
+        fields, truncate = {"a": a, "b": b}, self._truncates(body)
+        first, other = await self.encode_fields(client, body.model, fields, options, truncate=truncate)
         cosines = await self.in_helper(_with_vectors, cosine_matrix, first.vectors, other.vectors)
         tokens = first.tokens + other.tokens
         content = {"object": "list", "model": body.model, "similarities": cosines, "usage": _usage(tokens)}
@@ -188,7 +233,8 @@ class Service:
         index = find_index(self.indexes, body.index)
         queries = texts_of(body.query, "query", self.args.max_inputs)
         options = EncodeOptions(**{**index.index.options.given(), "normalize": False})
-        encoded = await self.encode(client, index.model_name, queries, "query", options, truncate=body.truncate)
+        truncate = self._truncates(body)
+        encoded = await self.encode(client, index.model_name, queries, "query", options, truncate=truncate)
         await self.batcher.in_thread(index.require_model, encoded.model)
         search = index.index.search_vectors
         results = await self.in_helper(_with_vectors, search, encoded.vectors, body.top_k, body.threshold)
@@ -350,8 +396,12 @@ def build_application(service: Service, while_serving: contextlib.AbstractContex
     args, in_thread = service.args, service.batcher.in_thread
     absent = {"/adapters": "--admin_token_file and --adapter_root", DEMO: "--demo_sentences"}
     endpoints = _Endpoints(service)
+    embeddings = endpoints.answering(EmbeddingsBody, service.embeddings)
+    embed = endpoints.answering(EmbedBody, service.embed)
     routes = [
-        Route("/v1/embeddings", endpoints.answering(EmbeddingsBody, service.embeddings), methods=["POST"]),
+        *(Route(path, embeddings, methods=["POST"]) for path in ("/v1/embeddings", "/embeddings")),
+        *(Route(path, embed, methods=["POST"]) for path in ("/embed", "/")),  # / for huggingface_hub's client
+        Route("/info", endpoints.info, methods=["GET"]),
         Route("/v1/models", endpoints.models, methods=["GET"]),
         Route("/v1/models/{model:path}", endpoints.model, methods=["GET"]),
         Route("/similarity", endpoints.answering(SimilarityBody, service.similarity), methods=["POST"]),
@@ -442,6 +492,9 @@ class _Endpoints:
         identity = await self._service.batcher.in_thread(current_identity, model)
         about = {"dimension": model.dimension, "max_tokens": model.max_tokens, "identity": identity}
         return json_response(_described(registry.find(name)) | about)
+
+    async def info(self, request: Request) -> Response:
+        return json_response(await self._service.info())
 
     async def health(self, request: Request) -> Response:
         return json_response({"status": "alive"})

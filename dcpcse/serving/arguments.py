@@ -43,6 +43,9 @@ class ServingArguments(EncodeOptions):
     admin_token_file: str | None = option(
         None, "File with the token for POST /adapters and DELETE /adapters/NAME, which are off without this option."
     )
+    truncate: bool = option(
+        False, "Truncate long texts unless the request sets truncate. Default: long texts are an error."
+    )
     max_adapters: int | None = option(
         None,
         "Maximum number of adapters in memory; the least recently used one is removed. Default: no maximum.",
