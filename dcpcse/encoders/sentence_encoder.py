@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
-from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords
+from dcpcse.encoders.encode_options import EncodeOptions, PrecisionKeywords, PrecisionOptions
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
@@ -321,7 +321,7 @@ class SentenceEncoder(nn.Module):
         sentences: Sequence[str],
         batch_size: int | None = None,
         normalize: bool | None = None,
-        **options: Unpack[FurtherKeywords],
+        **options: Unpack[PrecisionKeywords],
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
@@ -338,12 +338,15 @@ class SentenceEncoder(nn.Module):
                 reports the number of truncated texts. `without`: ids of tokens to remove from all texts. Special
                 tokens are not removed. `show_progress`: whether to show a progress bar. `truncate_dim`: number of
                 first values to which embeddings are shortened before scaling. A warning reports a size for which the
-                model was not trained (`matryoshka_dims`).
+                model was not trained (`matryoshka_dims`). `precision`: int8 or uint8 for codes (N, H) of one byte,
+                binary or ubinary for codes (N, ceil(H / 8)) of eight signs per byte, as in sentence-transformers.
+                `calibration`: for int8 and uint8, texts or ranges (2, H) that determine the codes. By default, the
+                ranges are those of the given sentences, so that codes of different calls are not comparable.
 
         Raises:
             UserError: If an option has an invalid value.
         """
-        chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
+        chosen = PrecisionOptions(batch_size=batch_size, normalize=normalize, **options)
         sentences = strings(sentences)
         self.require_size(chosen)
         texts = self.tokenize(sentences, chosen)
@@ -354,7 +357,8 @@ class SentenceEncoder(nn.Module):
         def embed(inputs: EncoderInputs) -> Tensor:
             return self._embed(inputs, chosen)
 
-        return encode_in_batches(self, list(map(len, texts.ids)), collate, embed, chosen)
+        embeddings = encode_in_batches(self, list(map(len, texts.ids)), collate, embed, chosen)
+        return chosen.quantize(embeddings, self)
 
     @property
     def default_batch_size(self) -> int | None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from starlette.applications import Starlette
@@ -19,8 +20,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.encode_options import EncodeOptions, PrecisionOptions
 from dcpcse.encoders.identity import current_identity
+from dcpcse.encoders.quantization import WITH_RANGES, Quantizer
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.similarity import cosine_matrix
 from dcpcse.serving.arguments import ServingArguments
@@ -94,7 +96,9 @@ class Service:
         metrics: Metrics,
     ) -> None:
         self.registry, self.batcher, self.indexes = registry, batcher, indexes
-        self.args, self.metrics, self.options = args, metrics, EncodeOptions(**args.given())
+        self.args, self.metrics = args, metrics
+        self.options = PrecisionOptions(**{**args.given(), "calibration": None})
+        self._calibrations: WeakKeyDictionary[SentenceEncoder, asyncio.Future[np.ndarray]] = WeakKeyDictionary()
         self._helpers = ThreadPoolExecutor(HELPERS, "helper")
         self._unanswered = 0
 
@@ -165,7 +169,8 @@ class Service:
         encoded, facts = await self._vectors(client, body, body.model, "input")
         vectors: Any = encoded.vectors
         if body.encoding_format == "base64":
-            vectors = [base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() for vector in vectors]
+            bytes_of = vectors.astype(vectors.dtype.newbyteorder("<"), copy=False)
+            vectors = [base64.b64encode(vector.tobytes()).decode() for vector in bytes_of]
         data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
         content = {"object": "list", "data": data, "model": body.model, "usage": _usage(encoded.tokens)}
         content |= {"truncated": encoded.truncated} if self._truncates(body) else {}
@@ -212,7 +217,31 @@ class Service:
             raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
         options = replace(self.options, **body.options())
         encoded = await self.encode(client, name, inputs, param, options, truncate=self._truncates(body))
+        if options.precision in WITH_RANGES:
+            options = replace(options, calibration=await self._ranges(name, model, options))
+        encoded = replace(encoded, vectors=_with_vectors(options.quantize, encoded.vectors, model))
         return encoded, {"model": name, "texts": len(inputs), "tokens": encoded.tokens}
+
+    async def _ranges(self, name: str, model: SentenceEncoder, options: PrecisionOptions) -> Any:
+        """Return the ranges of a model for options. The texts of the calibration are encoded once for each model."""
+        calibration = self.args.calibration
+        if calibration is None:
+            remedy = "start the server with --calibration FILE, or send binary or ubinary"
+            raise ApiError(400, f"precision {options.precision} needs ranges; {remedy}", param="precision")
+        if not isinstance(calibration[0], str):
+            return calibration
+
+        async def embeddings() -> np.ndarray:
+            unfinished = replace(self.options, truncate_dim=None, normalize=False)
+            encoding = self.encode("calibration", name, calibration, "calibration", unfinished, truncate=True)
+            return (await encoding).vectors
+
+        task = self._calibrations.get(model)
+        if task is None or (task.done() and task.exception()):
+            task = self._calibrations[model] = asyncio.ensure_future(embeddings())
+        # If this request is cancelled, the encoding goes on for the next one.
+        vectors = options.finish(await asyncio.shield(task), model.normalize)
+        return Quantizer.fit(options.precision, vectors).ranges
 
     async def similarity(self, client: str, body: SimilarityBody) -> Reply:
         """Return the answer to POST /similarity: the cosines (N, M) of the texts in `a` with the texts in `b`."""

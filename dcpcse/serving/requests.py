@@ -11,6 +11,7 @@ from starlette.responses import Response
 from typing_extensions import TypeAliasType
 
 from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.quantization import CODE_TYPES
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Rendered, frame
 from dcpcse.utils.errors import did_you_mean, printable, shortened, shown
@@ -119,15 +120,18 @@ class VectorsBody(TextsBody):
 
     dimensions: int | None = Field(None, ge=1, description="a whole number from 1 to the dimension of the model")
     normalize: bool | None = Field(None, description="true or false")
+    precision: Literal["float32", "int8", "uint8", "binary", "ubinary"] | None = Field(
+        None, description=f"one of {', '.join(CODE_TYPES)}"
+    )
 
     def options(self) -> dict[str, Any]:
         """Return the options of encoding that the request sets."""
-        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize}
+        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize, "precision": self.precision}
         return {name: value for name, value in asked.items() if value is not None}
 
 
 class EmbeddingsBody(VectorsBody):
-    """Body of POST /v1/embeddings, as in OpenAI's API, with the additional fields `truncate` and `normalize`."""
+    """Body of POST /v1/embeddings, as in OpenAI's API, with additional fields."""
 
     input: str | Strings | Ids | ListsOfIds = Field(description=INPUT)
     model: str = Field(description=NAME)

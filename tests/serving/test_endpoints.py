@@ -222,6 +222,34 @@ def test_the_server_truncates_by_default_if_started_so_and_a_request_may_forbid_
             assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_a_request_chooses_the_precision_and_the_server_the_calibration(
+    form, encoder, folders, own, sentences, tmp_path
+):
+    util = pytest.importorskip("sentence_transformers.util", reason="needs sentence-transformers")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    options = {"adapters": [str(folders["reviews"])], "calibration": str(tmp_path / "texts.txt")}
+    fields = {"input": sentences[:5], "encoding_format": form, "dimensions": 12, "normalize": True}
+    with served(encoder, **options) as server:
+        for name in ("reviews", "base"):
+            floats = own[name].encode(sentences, truncate_dim=12, normalize=True)
+            for precision in ("int8", "uint8", "binary", "ubinary"):
+                data = server.post("/v1/embeddings", model=name, precision=precision, **fields).json()["data"]
+                rows = [row["embedding"] for row in data]
+                codes = util.quantize_embeddings(floats[:5], precision, calibration_embeddings=floats)
+                if form == "base64":
+                    rows = [np.frombuffer(base64.b64decode(row), codes.dtype) for row in rows]
+                assert np.abs(np.array(rows, dtype=int) - codes).max() <= (1 if "int" in precision else 0)
+        assert server.post("/v1/embeddings", model="base", input="x", precision="int4").status_code == 400
+
+
+def test_without_a_calibration_only_signs_are_given(server, own, sentences):
+    refused = server.post("/embed", inputs=sentences, precision="int8").json()["error"]
+    assert refused["param"] == "precision" and "--calibration FILE" in refused["message"]
+    signs = server.post("/embed", inputs=sentences, precision="ubinary").json()
+    np.testing.assert_array_equal(signs, np.packbits(own["base"].encode(sentences) > 0, axis=1))
+
+
 # Models, similarity, search, health
 
 
