@@ -50,6 +50,13 @@ class PrecisionKeywords(FurtherKeywords, total=False):
     calibration: Any
 
 
+class SentenceTransformersKeywords(PrecisionKeywords, total=False):
+    """The keywords of `SentenceEncoder.encode`, with names that the method of sentence-transformers has."""
+
+    normalize_embeddings: bool
+    show_progress_bar: bool | None
+
+
 class UnsizedKeywords(CommonKeywords, total=False):
     """The keywords of functions that accept several sizes instead of `truncate_dim`."""
 

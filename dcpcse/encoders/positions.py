@@ -44,7 +44,7 @@ class Positions:
     rotary: bool = False
 
     def room(self, offset: int) -> int:
-        """Return the number of tokens, including special tokens, that have positions after a shift by `offset`."""
+        """Return how many tokens, including special tokens, a text may have if it is shifted by `offset` positions."""
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:

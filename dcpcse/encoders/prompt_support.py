@@ -183,7 +183,7 @@ def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
         with contextlib.suppress(AttributeError):  # the backbone has no such module
             return backbone.get_submodule(name)
     raise UserError(
-        f"{backbone.config.model_type} encoders have no embedding layer to insert a condition after; "
+        f"{backbone.config.model_type} encoders have no embedding layer after which a condition can be inserted; "
         f"supported encoders: {', '.join(PROMPTABLE)}"
     )
 

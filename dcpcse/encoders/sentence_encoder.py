@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
-from dcpcse.encoders.encode_options import EncodeOptions, PrecisionKeywords, PrecisionOptions
+from dcpcse.encoders.encode_options import EncodeOptions, PrecisionOptions, SentenceTransformersKeywords
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
@@ -314,6 +314,28 @@ class SentenceEncoder(nn.Module):
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
 
+    @overload
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int | None = None,
+        normalize: bool | None = None,
+        *,
+        convert_to_tensor: Literal[True],
+        **options: Unpack[SentenceTransformersKeywords],
+    ) -> Tensor: ...
+
+    @overload
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int | None = None,
+        normalize: bool | None = None,
+        *,
+        convert_to_tensor: Literal[False] = False,
+        **options: Unpack[SentenceTransformersKeywords],
+    ) -> np.ndarray: ...
+
     @known_arguments
     @doing("while sentences were encoded")
     def encode(
@@ -321,8 +343,10 @@ class SentenceEncoder(nn.Module):
         sentences: Sequence[str],
         batch_size: int | None = None,
         normalize: bool | None = None,
-        **options: Unpack[PrecisionKeywords],
-    ) -> np.ndarray:
+        *,
+        convert_to_tensor: bool = False,
+        **options: Unpack[SentenceTransformersKeywords],
+    ) -> np.ndarray | Tensor:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
         Embeddings are computed in eval mode without gradients. Several threads may call this method at the same time.
@@ -333,6 +357,7 @@ class SentenceEncoder(nn.Module):
             batch_size: Maximum number of sentences per batch. None: 128 on a CPU, no maximum on a GPU.
                 Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
             normalize: Whether to scale the embeddings to unit length. None: the model's setting.
+            convert_to_tensor: Whether to return a tensor on the device of the model in place of a numpy array.
             options: Further fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
                 which texts are truncated. By default, this is the model's maximum (`max_tokens`), and a warning
                 reports the number of truncated texts. `without`: ids of tokens to remove from all texts. Special
@@ -342,10 +367,15 @@ class SentenceEncoder(nn.Module):
                 binary or ubinary for codes (N, ceil(H / 8)) of eight signs per byte, as in sentence-transformers.
                 `calibration`: for int8 and uint8, texts or ranges (2, H) that determine the codes. By default, the
                 ranges are those of the given sentences, so that codes of different calls are not comparable.
+                As in sentence-transformers, `normalize_embeddings` and `show_progress_bar` can be given instead of
+                `normalize` and `show_progress`.
 
         Raises:
             UserError: If an option has an invalid value.
         """
+        # False is the default there: the model then still scales embeddings if this is its setting.
+        normalize = options.pop("normalize_embeddings", False) or normalize
+        options["show_progress"] = options.pop("show_progress_bar", None) or options.get("show_progress", False)
         chosen = PrecisionOptions(batch_size=batch_size, normalize=normalize, **options)
         sentences = strings(sentences)
         self.require_size(chosen)
@@ -358,7 +388,8 @@ class SentenceEncoder(nn.Module):
             return self._embed(inputs, chosen)
 
         embeddings = encode_in_batches(self, list(map(len, texts.ids)), collate, embed, chosen)
-        return chosen.quantize(embeddings, self)
+        embeddings = chosen.quantize(embeddings, self)
+        return torch.from_numpy(embeddings).to(self.device) if convert_to_tensor else embeddings
 
     @property
     def default_batch_size(self) -> int | None:
@@ -635,7 +666,8 @@ class SentenceEncoder(nn.Module):
             return self
         if self.encoder.backbone.dtype.itemsize < torch.float32.itemsize:
             raise UserError(
-                f"the LoRA adapter cannot be added to weights in {self.encoder.dtype_name}, which would round it"
+                f"the LoRA adapter cannot be added to weights in {self.encoder.dtype_name}, which would round it; "
+                "convert them first: model.float().merged()"
             )
         model = copy.copy(self)
         model._modules = dict(self._modules)  # otherwise the copy would share it
