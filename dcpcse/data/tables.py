@@ -122,16 +122,16 @@ class Table:
         )
         return UserError(f"{self.name}{': ' if self.path is None else ', '}{self.unit} {row}{column}: {problem}")
 
-    def text(self, row: int, index: int, cell: Any, *, numeric: bool = False) -> str:
+    def text(self, row: int, index: int, cell: Any, *, numeric: bool = False, several: bool = False) -> str:
         r"""Return the stripped text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
 
-        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line. The items of a list are separated
-        by `CLASS_SEPARATOR`.
+        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line.
 
         Args:
             row: The number of the row.
             index: The index of the column.
-            numeric: Whether the cell may be a number, a boolean or a list, as labels, scores and classes are.
+            numeric: Whether the cell may be a number or a boolean, as labels, scores and classes are.
+            several: Whether the cell may be a list, whose items are then separated by `CLASS_SEPARATOR`.
 
         Raises:
             UserError: If the cell has another type, or if the text contains a NUL or a surrogate (half a character).
@@ -146,7 +146,7 @@ class Table:
             return ""
         if not numeric:
             raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(index, cell)}", index)
-        if isinstance(cell, Iterable) and not isinstance(cell, (bytes, bytearray, Mapping)):  # several classes
+        if several and (isinstance(cell, (list, tuple)) or type(cell).__name__ == "ndarray"):
             return CLASS_SEPARATOR.join(filter(None, (self.text(row, index, item, numeric=True) for item in cell)))
         if not isinstance(cell, (Real, Decimal)):
             problem = f"expected a string or a number but found {describe(cell)}"
@@ -284,6 +284,7 @@ def _complete_rows(table: Table, header: Header, rows: Iterable[Row]) -> Iterato
     """Yield complete rows as texts, with normalised labels; drop rows with blank cells, refuse other invalid rows."""
     width = len(header.names)
     target = width - 1 if header.target else None
+    classes = target if header.target == CLASS else None
     for number, row in rows:
         try:
             if len(row) != width and not all(map(_is_blank, row)):
@@ -292,7 +293,7 @@ def _complete_rows(table: Table, header: Header, rows: Iterable[Row]) -> Iterato
             cells = [
                 cell.strip()
                 if type(cell) is str and cell.isprintable()
-                else table.text(number, index, cell, numeric=index == target)
+                else table.text(number, index, cell, numeric=index == target, several=index == classes)
                 for index, cell in enumerate(row)
             ]
             if len(cells) != width or not all(cells):

@@ -42,7 +42,7 @@ from dcpcse.encoders.identity import (
 from dcpcse.encoders.lora import lora_weights, require_peft
 from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.pooling import POOLERS, Pooler
-from dcpcse.encoders.prompt_support import peft_config
+from dcpcse.encoders.prompt_support import is_causal, peft_config
 from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -180,7 +180,7 @@ class SentenceEncoder(nn.Module):
 
     @pooling.setter
     def pooling(self, name: str) -> None:
-        _require_pooler(name)
+        _require_pooler(name, self.encoder.backbone)
         self._pooling = name
         if POOLERS[name].reads_cls and self.tokenizer not in _TOLD_TOKENIZERS:
             _TOLD_TOKENIZERS.add(self.tokenizer)
@@ -683,7 +683,7 @@ class SentenceEncoder(nn.Module):
             "it uses a template": bool(self.templates),
             "it has deep prompts": encoder.prompt is not None,
             f"its sentences start at position {offset}": offset != 0,
-            f"its pooling, {self.pooling}, is neither [CLS] nor the mean of the last layer": (
+            f"its pooling, {self.pooling}, is none of {', '.join(SentenceModules.POOLINGS)}": (
                 self.pooling not in SentenceModules.POOLINGS
             ),
             "its head at inference is not a tanh MLP": self.head_at_inference and not isinstance(self.head, TanhMLP),
@@ -823,9 +823,15 @@ def _adapter_in_words(record: Mapping[str, Any] | None) -> str:
     return f"a LoRA adapter of rank {record['r']}, alpha {record['alpha']} on {', '.join(record['target_modules'])}"
 
 
-def _require_pooler(name: str) -> None:
+def _require_pooler(name: str, backbone: nn.Module) -> None:
+    """Raise UserError if a pooler does not exist, or if it would return the same vector for many texts."""
     if name not in POOLERS:
         raise UserError(f"unknown pooling {name!r}; choose from: {', '.join(sorted(POOLERS))}")
+    if POOLERS[name].reads_cls and is_causal(backbone):
+        raise UserError(
+            f"pooling {name!r} reads the first token, which in {backbone.config.model_type} encoders attends to no "
+            "other token; choose last_token or avg"
+        )
 
 
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
@@ -862,7 +868,7 @@ def plain_encoder(
         UserError: If the pooler is unknown, or if it is "cls" and the checkpoint has no pooler. Random weights would
             give a random score.
     """
-    _require_pooler(pooling)
+    _require_pooler(pooling, backbone.model)
     head = None
     if pooling == "cls":
         if backbone.pooler is None:

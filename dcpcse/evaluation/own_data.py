@@ -187,8 +187,8 @@ def _open(data: Any, name: str, kind: _Kind, columns: Chosen) -> tuple[Table, in
             if len(cells) != kind.width:
                 hint = _hint(name, kind) if len(cells) > kind.width and not columns else ""
                 raise line.error(f"{_uneven(table, kind, cells)}{hint}")
-            texts = [table.text(number, i, cell, numeric=i == target) for i, cell in enumerate(cells)]
-            text = texts.pop(target)
+            texts = [table.text(number, i, cell) for i, cell in enumerate(cells) if i != target]
+            text = table.text(number, target, cells[target], numeric=True, several=kind is LABELS)
             yield line, texts, cells[target], text
 
     return table, target, located()

@@ -39,6 +39,7 @@ PEFT = {
     "projected": {**DEEP, "mlp_only_train": True, "prefix_projection": True, "prefix_hidden_size": 6},
     "lora": {**LORA, "pooler_type": "avg", "lora_r": 2},
     "lora, head at inference": {**LORA, **HEAD, "lora_target_modules": ["all-linear"], "lora_r": 2},
+    "last_token": {**DEEP, "pooler_type": "last_token"},
 }
 PLAIN = {
     "cls with its MLP": {"method": "simcse", **HEAD},
@@ -46,6 +47,7 @@ PLAIN = {
     "avg": {"method": "simcse", "pooler_type": "avg"},
     "lora": {**LORA, "pooler_type": "avg"},
     "lora, cls with its MLP": {**LORA, **HEAD, "lora_target_modules": ["all-linear"]},
+    "lora, last_token": {**LORA, "pooler_type": "last_token", "prompt": "Instruct: Find it\nQuery:"},
 }
 BFLOAT16 = {**DEEP, "encoder_dtype": "bfloat16"}
 LORA_16 = {**LORA, "encoder_dtype": "bfloat16"}
@@ -54,7 +56,7 @@ OTHERS = [
     ("peft", {**DEEP, "template": "{sentence} [MASK]", "pooler_type": "mask"}, ["uses a template"]),
     ("peft", {**DEEP, "cls_prompt": True}, ["it has a [CLS] prompt"]),
     ("peft", {**DEEP, **HEAD, "batchnorm": True}, ["its head at inference is not a tanh MLP"]),
-    ("peft", {**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2,"]),
+    ("peft", {**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2, is none of cls, "]),
     ("peft", BFLOAT16, ["its encoder has the dtype bfloat16", "sentence-transformers"]),
     ("peft", {**LORA, "method": "scpcse"}, ["uses a template"]),
     ("peft", LORA_16, ["its encoder has the dtype bfloat16"]),
@@ -81,6 +83,7 @@ GRAPHS = {
     "deep": ("mpnet", {**DEEP, **HEAD, "prompt_form": "vectors", "position_offset": 1}, 31),
     "shallow": ("deberta-v2", {"method": "scpcse", "mlp_only_train": False}, None),
     "template, lora": ("albert", {**LORA, "method": "promptbert", "final_period": True, **DENOISED}, None),
+    "decoder": ("gemma3_text", {**DEEP, "pooler_type": "last_token"}, None),
 }
 """One of each kind of graph, and the size of its embeddings, if they are shortened and scaled to unit length."""
 """One of each kind of graph: deep prompts, input vectors, the encoder alone, a template with denoising."""
@@ -120,7 +123,9 @@ def by_its_page(folder: Path, sentences: list[str]) -> np.ndarray:
 # peft
 
 
-@pytest.mark.parametrize(("name", "kind"), zip(PEFT, cycle(["bert", "roberta"]), strict=False))
+@pytest.mark.parametrize(
+    ("name", "kind"), [*zip(PEFT, cycle(["bert", "roberta"]), strict=False), ("last_token", "qwen3")]
+)
 def test_peft_gives_the_vectors_of_an_exported_adapter(name, kind, saved, texts, tmp_path):
     folder, model = saved(kind, **PEFT[name])
     done = export(folder, "peft", tmp_path / "out")
@@ -171,12 +176,18 @@ FURTHER = ("distilbert", "albert", "mpnet", "deberta-v2")
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*zip(PLAIN, cycle(["bert", "roberta"]), strict=False), *product(["avg"], FURTHER)]
+    ("name", "kind"),
+    [
+        *zip(PLAIN, cycle(["bert", "roberta"]), strict=False),
+        *product(["avg"], FURTHER),
+        *product(["lora, last_token"], ("qwen3", "gemma3_text")),
+    ],
 )
 def test_auto_model_gives_the_vectors_of_an_exported_encoder(name, kind, saved, texts, tmp_path):
     folder, model = saved(kind, **PLAIN[name])
     export(folder, "huggingface", tmp_path / "out")
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts), atol=1e-5)
+    np.testing.assert_allclose(opened(tmp_path / "out").encode(texts), model.encode(texts), atol=1e-5)
     assert not (tmp_path / "out/dcpcse.json").exists()
 
 
@@ -296,7 +307,9 @@ def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences
 # ONNX
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.whole if name == "decoder" else ()) for name in GRAPHS]
+)
 def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path):
     kind, options, size = GRAPHS[name]
     folder, model = saved(kind, **options)
