@@ -5,20 +5,26 @@ torch is not imported, because encoding with an ONNX file does not need it.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypedDict
 
 import numpy as np
 
-from dcpcse.utils.arguments import encoder, whole_number
-from dcpcse.utils.errors import OptionError
+from dcpcse.encoders.quantization import CODE_TYPES, PRECISION_HELP, WITH_RANGES, Quantizer, ranges_of
+from dcpcse.utils.arguments import encoder, strings, whole_number
+from dcpcse.utils.errors import OptionError, UserError
 from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Options, flag, option
+from dcpcse.utils.parsing import open_array, read_text
 
 logger = logging.getLogger(__name__)
 
 NOT_TRAINED = "truncate_dim %d: the model was not trained for shortened embeddings, which may be much worse"
 OTHER_SIZE = "truncate_dim %d: the model was trained for embeddings of %s values; other sizes may be worse"
+
+FEW = 100
+FEW_EMBEDDINGS = "precision %s: the ranges are those of %d embeddings only; give calibration, texts or ranges"
 
 SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
 
@@ -37,7 +43,14 @@ class FurtherKeywords(CommonKeywords, total=False):
     truncate_dim: int | None
 
 
-class SentenceTransformersKeywords(FurtherKeywords, total=False):
+class PrecisionKeywords(FurtherKeywords, total=False):
+    """The keywords of `encode` of models that quantize embeddings."""
+
+    precision: str
+    calibration: Any
+
+
+class SentenceTransformersKeywords(PrecisionKeywords, total=False):
     """The keywords of `SentenceEncoder.encode`, with names that the method of sentence-transformers has."""
 
     normalize_embeddings: bool
@@ -102,7 +115,8 @@ class EncodeOptions(Options):
 
     def given(self) -> dict[str, Any]:
         """Return the options of encoding that differ from their defaults, by their names."""
-        values = {kind.name: (getattr(self, kind.name), kind.default) for kind in fields(EncodeOptions)}
+        declared = PrecisionOptions if isinstance(self, PrecisionOptions) else EncodeOptions
+        values = {kind.name: (getattr(self, kind.name), kind.default) for kind in fields(declared)}
         return {name: value for name, (value, default) in values.items() if value != default}
 
     def recorded(self) -> dict[str, Any]:
@@ -183,6 +197,71 @@ class EncodeOptions(Options):
             logger.warning(OTHER_SIZE, size, ", ".join(map(str, trained)))
         else:
             logger.warning(NOT_TRAINED, size)
+
+
+@dataclass(kw_only=True)
+class PrecisionOptions(EncodeOptions):
+    """How texts are encoded to vectors of a precision, as `quantize_embeddings` of sentence-transformers defines it.
+
+    Args:
+        precision: float32, int8, uint8, binary or ubinary (`dcpcse.encoders.quantization`).
+        calibration: For int8 and uint8, texts like those that are encoded, or the smallest and the largest value of
+            each dimension (2, H). Commands take a text file or a .npy file. None: the encoded texts.
+    """
+
+    precision: str = option("float32", f"{PRECISION_HELP}.", choices=list(CODE_TYPES))
+    calibration: Any = option(
+        None,
+        "For int8 and uint8: a text file with lines like those that are encoded, or a .npy file with the smallest and "
+        "the largest value of each dimension.",
+    )
+
+    def check(self) -> None:
+        """Read the calibration. Raise UserError if it contains neither texts nor ranges."""
+        value = self.calibration
+        if isinstance(value, str | Path):
+            value = _read_calibration(Path(value))
+        if value is not None:
+            are_texts = len(value) and isinstance(value[0], str)
+            self.calibration = strings(value) if are_texts else ranges_of("calibration", value)
+
+    def calibrated(self, model: Any) -> Self:
+        """Return options whose calibration are ranges, for which `model` encodes the texts of the calibration."""
+        if self.precision not in WITH_RANGES or self.calibration is None or not isinstance(self.calibration[0], str):
+            return self
+        options = replace(self, precision="float32", calibration=None, show_progress=False)
+        quantizer = Quantizer.fit(self.precision, model.encode(self.calibration, **options.given()))
+        return replace(self, calibration=quantizer.ranges)
+
+    def quantize(self, embeddings: np.ndarray, model: Any) -> np.ndarray:
+        """Return finished embeddings (N, H) in the chosen precision.
+
+        Args:
+            embeddings: The embeddings.
+            model: The model, which encodes texts of the calibration.
+        """
+        options = self.calibrated(model) if len(embeddings) else self
+        return options.quantizer(embeddings).encode(embeddings)
+
+    def quantizer(self, embeddings: np.ndarray) -> Quantizer:
+        """Return the quantizer of these options. Without a calibration, its ranges are those of the embeddings."""
+        if self.precision not in WITH_RANGES or self.calibration is None or not len(embeddings):
+            if self.precision in WITH_RANGES and 1 < len(embeddings) < FEW:
+                logger.warning(FEW_EMBEDDINGS, self.precision, len(embeddings))
+            return Quantizer.fit(self.precision, embeddings)
+        ranges, size = np.array(self.calibration, dtype=np.float32), embeddings.shape[1]
+        if ranges.shape[1] != size:
+            raise UserError(f"calibration: ranges of {ranges.shape[1]} dimensions for embeddings of {size} values")
+        return Quantizer(self.precision, size, ranges)
+
+
+def _read_calibration(path: Path) -> Any:
+    try:
+        if path.suffix == ".npy":
+            return np.array(open_array(path))
+        return [line for line in read_text(path).split("\n") if line.strip()]
+    except (OSError, ValueError) as error:
+        raise UserError(f"calibration {path}: {error}; give a text file, or a .npy file with ranges") from error
 
 
 WITH_DEFAULTS = EncodeOptions()

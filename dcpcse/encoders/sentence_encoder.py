@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
-from dcpcse.encoders.encode_options import EncodeOptions, SentenceTransformersKeywords
+from dcpcse.encoders.encode_options import EncodeOptions, PrecisionOptions, SentenceTransformersKeywords
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
@@ -363,8 +363,12 @@ class SentenceEncoder(nn.Module):
                 reports the number of truncated texts. `without`: ids of tokens to remove from all texts. Special
                 tokens are not removed. `show_progress`: whether to show a progress bar. `truncate_dim`: number of
                 first values to which embeddings are shortened before scaling. A warning reports a size for which the
-                model was not trained (`matryoshka_dims`). As in sentence-transformers, `normalize_embeddings` and
-                `show_progress_bar` can be given instead of `normalize` and `show_progress`.
+                model was not trained (`matryoshka_dims`). `precision`: int8 or uint8 for codes (N, H) of one byte,
+                binary or ubinary for codes (N, ceil(H / 8)) of eight signs per byte, as in sentence-transformers.
+                `calibration`: for int8 and uint8, texts or ranges (2, H) that determine the codes. By default, the
+                ranges are those of the given sentences, so that codes of different calls are not comparable.
+                As in sentence-transformers, `normalize_embeddings` and `show_progress_bar` can be given instead of
+                `normalize` and `show_progress`.
 
         Raises:
             UserError: If an option has an invalid value.
@@ -372,7 +376,7 @@ class SentenceEncoder(nn.Module):
         # False is the default there: the model then still scales embeddings if this is its setting.
         normalize = options.pop("normalize_embeddings", False) or normalize
         options["show_progress"] = options.pop("show_progress_bar", None) or options.get("show_progress", False)
-        chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
+        chosen = PrecisionOptions(batch_size=batch_size, normalize=normalize, **options)
         sentences = strings(sentences)
         self.require_size(chosen)
         texts = self.tokenize(sentences, chosen)
@@ -384,6 +388,7 @@ class SentenceEncoder(nn.Module):
             return self._embed(inputs, chosen)
 
         embeddings = encode_in_batches(self, list(map(len, texts.ids)), collate, embed, chosen)
+        embeddings = chosen.quantize(embeddings, self)
         return torch.from_numpy(embeddings).to(self.device) if convert_to_tensor else embeddings
 
     @property

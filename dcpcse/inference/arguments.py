@@ -2,10 +2,10 @@
 
 from dataclasses import InitVar, dataclass, fields
 
-from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.encode_options import PrecisionOptions
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from dcpcse.encoders.templates import Template
-from dcpcse.utils.errors import OptionError
+from dcpcse.utils.errors import OptionError, spell
 from dcpcse.utils.option_fields import COUNT, Options, flag, option
 
 
@@ -80,7 +80,7 @@ class EncoderArguments(Options):
 
 
 @dataclass
-class EncodingArguments(EncodeOptions):
+class EncodingArguments(PrecisionOptions):
     """Options of `dcpcse encode` for the output file and for the processes that compute the vectors.
 
     Args:
@@ -88,7 +88,9 @@ class EncodingArguments(EncodeOptions):
     """
 
     output: str | None = option(None, "Output file: OUT.npy or OUT.arrow (required).")
-    dtype: str = option("float32", "Data type of the vectors in the output.", choices=["float32", "float16"])
+    dtype: str = option(
+        "float32", "Data type of the vectors in the output, without --precision.", choices=["float32", "float16"]
+    )
     column: str | None = option(
         None, "Column to encode of a table (.csv, .tsv, .json, .jsonl, .parquet); a text file has none.", text=True
     )
@@ -112,9 +114,13 @@ class EncodingArguments(EncodeOptions):
         super().__post_init__()
 
     def check(self) -> None:
-        """Raise OptionError if the output is missing."""
+        """Raise OptionError if the output is missing, or if two options set the type of its numbers."""
         if not self.output:
             raise OptionError("output", reason="is missing", remedy="give OUT.npy or OUT.arrow")
+        if self.precision != "float32" and self.dtype != "float32":
+            raise OptionError(
+                "dtype", self.dtype, f"contradicts {spell('precision', self.precision)}", "leave one out"
+            )
 
 
 @dataclass

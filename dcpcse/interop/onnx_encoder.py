@@ -10,7 +10,7 @@ import numpy as np
 from huggingface_hub.dataclasses import strict
 from tqdm.auto import tqdm
 
-from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords
+from dcpcse.encoders.encode_options import EncodeOptions, PrecisionKeywords, PrecisionOptions
 from dcpcse.encoders.templates import with_final_period
 from dcpcse.encoders.tokenization import CUT_WARNING, batches
 from dcpcse.encoders.truncation import truncated_ids
@@ -91,7 +91,7 @@ class OnnxEncoder:
         sentences: Sequence[str],
         batch_size: int | None = None,
         normalize: bool | None = None,
-        **options: Unpack[FurtherKeywords],
+        **options: Unpack[PrecisionKeywords],
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
@@ -99,19 +99,19 @@ class OnnxEncoder:
             sentences: N sentences.
             batch_size: Maximum number of sentences in a batch. Batches of long sentences are smaller. None: 128.
             normalize: Whether to scale embeddings to unit length.
-            options: The options max_length, truncate_dim and show_progress of `SentenceEncoder.encode`.
+            options: The options max_length, truncate_dim, show_progress, precision and calibration of
+                `SentenceEncoder.encode`.
         """
-        chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
-        chosen.require_only(
-            ("batch_size", "normalize", "max_length", "truncate_dim", "show_progress"), "an ONNX graph"
-        )
+        chosen = PrecisionOptions(batch_size=batch_size, normalize=normalize, **options)
+        names = ("batch_size", "normalize", "max_length", "truncate_dim", "show_progress", "precision", "calibration")
+        chosen.require_only(names, "an ONNX graph")
         chosen.require_size(self.dimension, self.matryoshka_dims, self._told_sizes)
         ids = self._ids(strings(sentences), chosen)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
         jobs = list(batches(list(map(len, ids)), chosen.batch_size or 128, TOKENS_PER_BATCH))
         for rows in tqdm(jobs, desc="encode", mininterval=1, disable=not chosen.show_progress):
             embeddings[rows] = self._embed([ids[row] for row in rows])
-        return chosen.finish(embeddings)
+        return chosen.quantize(chosen.finish(embeddings), self)
 
     def _ids(self, sentences: Sequence[str], options: EncodeOptions) -> list[list[int]]:
         wanted = self.max_tokens if options.max_length is None else options.max_length

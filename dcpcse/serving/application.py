@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from starlette.applications import Starlette
@@ -19,8 +20,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.encode_options import EncodeOptions, PrecisionOptions
 from dcpcse.encoders.identity import current_identity
+from dcpcse.encoders.quantization import WITH_RANGES, Quantizer
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.similarity import cosine_matrix
 from dcpcse.serving.arguments import ServingArguments
@@ -31,11 +33,14 @@ from dcpcse.serving.requests import (
     AdapterBody,
     ApiError,
     BodyT,
+    EmbedBody,
     EmbeddingsBody,
     Inputs,
     PreparedTexts,
     SearchBody,
     SimilarityBody,
+    TextsBody,
+    VectorsBody,
     busy,
     json_response,
     parse_body,
@@ -48,7 +53,7 @@ from dcpcse.utils.errors import UserError
 T = TypeVar("T")
 
 
-Reply = tuple[dict[str, Any], dict[str, Any]]
+Reply = tuple[Any, dict[str, Any]]
 """The answer to a request, and the facts that are logged about the request.
 
 The answer consists of JSON values and arrays of numbers. The facts are the name of the model, the number of encoded
@@ -72,6 +77,10 @@ class Encoded:
     truncated: int
 
 
+HELPERS = 2
+"""Number of threads that tokenize texts and write answers."""
+
+
 class Service:
     """Answer requests with the models, the indexes and the batcher of a process.
 
@@ -87,8 +96,10 @@ class Service:
         metrics: Metrics,
     ) -> None:
         self.registry, self.batcher, self.indexes = registry, batcher, indexes
-        self.args, self.metrics, self.options = args, metrics, EncodeOptions(**args.given())
-        self._helpers = ThreadPoolExecutor(2, "helper")
+        self.args, self.metrics = args, metrics
+        self.options = PrecisionOptions(**{**args.given(), "calibration": None})
+        self._calibrations: WeakKeyDictionary[SentenceEncoder, asyncio.Future[np.ndarray]] = WeakKeyDictionary()
+        self._helpers = ThreadPoolExecutor(HELPERS, "helper")
         self._unanswered = 0
 
     @property
@@ -155,20 +166,82 @@ class Service:
 
         If the request allows truncation, the answer contains the number of truncated texts.
         """
-        inputs = texts_of(body.input, "input", self.args.max_inputs)
-        model = await self.registry.model(body.model, self.batcher.in_thread)
-        if body.dimensions is not None and body.dimensions > model.dimension:
-            allowed = f"at most {model.dimension}, the dimension of model '{body.model}'"
-            raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
-        options = replace(self.options, **body.options())
-        encoded = await self.encode(client, body.model, inputs, "input", options, truncate=body.truncate)
+        encoded, facts = await self._vectors(client, body, body.model, "input")
         vectors: Any = encoded.vectors
         if body.encoding_format == "base64":
-            vectors = [base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() for vector in vectors]
+            bytes_of = vectors.astype(vectors.dtype.newbyteorder("<"), copy=False)
+            vectors = [base64.b64encode(vector.tobytes()).decode() for vector in bytes_of]
         data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
         content = {"object": "list", "data": data, "model": body.model, "usage": _usage(encoded.tokens)}
-        content |= {"truncated": encoded.truncated} if body.truncate else {}
-        return content, {"model": body.model, "texts": len(data), "tokens": encoded.tokens}
+        content |= {"truncated": encoded.truncated} if self._truncates(body) else {}
+        return content, facts
+
+    async def embed(self, client: str, body: EmbedBody) -> Reply:
+        """Return the answer to POST /embed: the vectors (N, H). Without a name, the plain encoder computes them."""
+        name = body.model or self.registry.encoder_name
+        side = (await self.registry.model(name, self.batcher.in_thread)).tokenizer.truncation_side
+        if (body.truncation_direction or side).lower() != side:
+            only = f"model '{name}' truncates texts on the {side}"
+            raise ApiError(400, f'truncation_direction must be "{side}": {only}', param="truncation_direction")
+        encoded, facts = await self._vectors(client, body, name, "inputs")
+        return encoded.vectors, facts
+
+    async def info(self) -> dict[str, Any]:
+        """Return the answer to GET /info: the plain encoder and the limits of the server."""
+        name = self.registry.encoder_name
+        model = await self.registry.model(name, self.batcher.in_thread)
+        return {
+            "model_id": name,
+            "model_sha": None,
+            "model_dtype": "bfloat16" if model.bf16 else "float32",
+            "model_type": {"embedding": {"pooling": {"avg": "mean"}.get(model.pooling, model.pooling)}},
+            "max_concurrent_requests": self.args.max_queue,
+            "max_input_length": self.options.max_length or model.max_tokens,
+            "max_batch_tokens": self.batcher.tokens,
+            "max_batch_requests": None,
+            "max_client_batch_size": self.args.max_inputs,
+            "auto_truncate": self.args.truncate,
+            "tokenization_workers": HELPERS,
+            "version": "dcpcse",
+        }
+
+    def _truncates(self, body: TextsBody) -> bool:
+        return self.args.truncate if body.truncate is None else body.truncate
+
+    async def _vectors(self, client: str, body: VectorsBody, name: str, param: str) -> tuple[Encoded, dict[str, Any]]:
+        """Encode the texts in the field `param` of a body. Return them and the facts about the request."""
+        inputs = texts_of(getattr(body, param), param, self.args.max_inputs)
+        model = await self.registry.model(name, self.batcher.in_thread)
+        if body.dimensions is not None and body.dimensions > model.dimension:
+            allowed = f"at most {model.dimension}, the dimension of model '{name}'"
+            raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
+        options = replace(self.options, **body.options())
+        encoded = await self.encode(client, name, inputs, param, options, truncate=self._truncates(body))
+        if options.precision in WITH_RANGES:
+            options = replace(options, calibration=await self._ranges(name, model, options))
+        encoded = replace(encoded, vectors=_with_vectors(options.quantize, encoded.vectors, model))
+        return encoded, {"model": name, "texts": len(inputs), "tokens": encoded.tokens}
+
+    async def _ranges(self, name: str, model: SentenceEncoder, options: PrecisionOptions) -> Any:
+        """Return the ranges of a model for options. The texts of the calibration are encoded once for each model."""
+        calibration = self.args.calibration
+        if calibration is None:
+            remedy = "start the server with --calibration FILE, or send binary or ubinary"
+            raise ApiError(400, f"precision {options.precision} needs ranges; {remedy}", param="precision")
+        if not isinstance(calibration[0], str):
+            return calibration
+
+        async def embeddings() -> np.ndarray:
+            unfinished = replace(self.options, truncate_dim=None, normalize=False)
+            encoding = self.encode("calibration", name, calibration, "calibration", unfinished, truncate=True)
+            return (await encoding).vectors
+
+        task = self._calibrations.get(model)
+        if task is None or (task.done() and task.exception()):
+            task = self._calibrations[model] = asyncio.ensure_future(embeddings())
+        # If this request is cancelled, the encoding goes on for the next one.
+        vectors = options.finish(await asyncio.shield(task), model.normalize)
+        return Quantizer.fit(options.precision, vectors).ranges
 
     async def similarity(self, client: str, body: SimilarityBody) -> Reply:
         """Return the answer to POST /similarity: the cosines (N, M) of the texts in `a` with the texts in `b`."""
@@ -177,7 +250,8 @@ class Service:
         if len(a) + len(b) > most:
             raise ApiError(400, f"a and b have {len(a) + len(b)} texts; at most {most} are allowed", param="b")
         options = replace(self.options, normalize=False)  # the cosines scale the vectors
-        first, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, options, truncate=body.truncate)
+        fields, truncate = {"a": a, "b": b}, self._truncates(body)
+        first, other = await self.encode_fields(client, body.model, fields, options, truncate=truncate)
         cosines = await self.in_helper(_with_vectors, cosine_matrix, first.vectors, other.vectors)
         tokens = first.tokens + other.tokens
         content = {"object": "list", "model": body.model, "similarities": cosines, "usage": _usage(tokens)}
@@ -188,7 +262,8 @@ class Service:
         index = find_index(self.indexes, body.index)
         queries = texts_of(body.query, "query", self.args.max_inputs)
         options = EncodeOptions(**{**index.index.options.given(), "normalize": False})
-        encoded = await self.encode(client, index.model_name, queries, "query", options, truncate=body.truncate)
+        truncate = self._truncates(body)
+        encoded = await self.encode(client, index.model_name, queries, "query", options, truncate=truncate)
         await self.batcher.in_thread(index.require_model, encoded.model)
         search = index.index.search_vectors
         results = await self.in_helper(_with_vectors, search, encoded.vectors, body.top_k, body.threshold)
@@ -350,8 +425,12 @@ def build_application(service: Service, while_serving: contextlib.AbstractContex
     args, in_thread = service.args, service.batcher.in_thread
     absent = {"/adapters": "--admin_token_file and --adapter_root", DEMO: "--demo_sentences"}
     endpoints = _Endpoints(service)
+    embeddings = endpoints.answering(EmbeddingsBody, service.embeddings)
+    embed = endpoints.answering(EmbedBody, service.embed)
     routes = [
-        Route("/v1/embeddings", endpoints.answering(EmbeddingsBody, service.embeddings), methods=["POST"]),
+        *(Route(path, embeddings, methods=["POST"]) for path in ("/v1/embeddings", "/embeddings")),
+        *(Route(path, embed, methods=["POST"]) for path in ("/embed", "/")),  # / for huggingface_hub's client
+        Route("/info", endpoints.info, methods=["GET"]),
         Route("/v1/models", endpoints.models, methods=["GET"]),
         Route("/v1/models/{model:path}", endpoints.model, methods=["GET"]),
         Route("/similarity", endpoints.answering(SimilarityBody, service.similarity), methods=["POST"]),
@@ -442,6 +521,9 @@ class _Endpoints:
         identity = await self._service.batcher.in_thread(current_identity, model)
         about = {"dimension": model.dimension, "max_tokens": model.max_tokens, "identity": identity}
         return json_response(_described(registry.find(name)) | about)
+
+    async def info(self, request: Request) -> Response:
+        return json_response(await self._service.info())
 
     async def health(self, request: Request) -> Response:
         return json_response({"status": "alive"})

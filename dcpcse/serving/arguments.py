@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.encode_options import PrecisionOptions
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option
 
@@ -11,7 +11,7 @@ KEY_VARIABLE = "DCPCSE_API_KEY"
 
 
 @dataclass
-class ServingArguments(EncodeOptions):
+class ServingArguments(PrecisionOptions):
     """Options for the served models, the address, the keys and the limits of a server.
 
     The inherited options of encoding apply to all requests that do not set them.
@@ -42,6 +42,9 @@ class ServingArguments(EncodeOptions):
     adapter_root: str | None = option(None, "Folder that contains the adapters which POST /adapters may load.")
     admin_token_file: str | None = option(
         None, "File with the token for POST /adapters and DELETE /adapters/NAME, which are off without this option."
+    )
+    truncate: bool = option(
+        False, "Truncate long texts unless the request sets truncate. Default: long texts are an error."
     )
     max_adapters: int | None = option(
         None,

@@ -104,7 +104,7 @@ class Batcher:
         wait: float,
     ) -> None:
         self._encode, self._metrics = encode, metrics
-        self._texts, self._tokens, self._wait = texts, tokens, wait
+        self._texts, self.tokens, self._wait = texts, tokens, wait
         self._queue = FairQueue()
         self._in_flight: dict[Any, Job] = {}
         self._waiting: dict[Ticket, None] = {}  # requests with texts that are not in a batch yet, oldest first
@@ -180,7 +180,7 @@ class Batcher:
     async def _run(self) -> None:
         while True:
             await self._gather()
-            batch = self._queue.take(self._texts, self._tokens)
+            batch = self._queue.take(self._texts, self.tokens)
             if not batch:  # the requests were cancelled
                 self._waiting.clear()
                 continue
@@ -193,7 +193,7 @@ class Batcher:
             self._arrived.clear()
             await self._arrived.wait()
         until = next(iter(self._waiting)).since + self._wait
-        while self._waiting_tokens < self._tokens and len(self._waiting) < self._last_requests:
+        while self._waiting_tokens < self.tokens and len(self._waiting) < self._last_requests:
             self._arrived.clear()
             try:
                 async with asyncio.timeout(until - time.monotonic()):

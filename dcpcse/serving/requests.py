@@ -11,6 +11,7 @@ from starlette.responses import Response
 from typing_extensions import TypeAliasType
 
 from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.quantization import CODE_TYPES
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Rendered, frame
 from dcpcse.utils.errors import did_you_mean, printable, shortened, shown
@@ -87,6 +88,7 @@ MOST_HITS = 1_000
 """Maximum number of sentences that a search returns for a query."""
 
 NAME = "a name, which is a text"
+INPUT = "a text, a list of texts, a list of token ids, or a list of such lists"
 
 
 class Body(BaseModel):
@@ -107,42 +109,63 @@ class Body(BaseModel):
         return {name: value for name, value in body.items() if value is not None or name not in optional}
 
 
-class EmbeddingsBody(Body):
-    """Body of POST /v1/embeddings, as in OpenAI's API, with the additional fields `truncate` and `normalize`."""
+class TextsBody(Body):
+    """A body with texts. Without `truncate`, the option `--truncate` of the server applies."""
 
-    input: str | Strings | Ids | ListsOfIds = Field(
-        description="a text, a list of texts, a list of token ids, or a list of such lists"
-    )
-    model: str = Field(description=NAME)
-    encoding_format: Literal["float", "base64"] = Field("float", description='"float" or "base64"')
+    truncate: bool | None = Field(None, description="true or false")
+
+
+class VectorsBody(TextsBody):
+    """The fields that all requests for embeddings have."""
+
     dimensions: int | None = Field(None, ge=1, description="a whole number from 1 to the dimension of the model")
-    user: str | None = Field(None, description="a text")
-    truncate: bool = Field(False, description="true or false")
     normalize: bool | None = Field(None, description="true or false")
+    precision: Literal["float32", "int8", "uint8", "binary", "ubinary"] | None = Field(
+        None, description=f"one of {', '.join(CODE_TYPES)}"
+    )
 
     def options(self) -> dict[str, Any]:
         """Return the options of encoding that the request sets."""
-        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize}
+        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize, "precision": self.precision}
         return {name: value for name, value in asked.items() if value is not None}
 
 
-class SimilarityBody(Body):
+class EmbeddingsBody(VectorsBody):
+    """Body of POST /v1/embeddings, as in OpenAI's API, with additional fields."""
+
+    input: str | Strings | Ids | ListsOfIds = Field(description=INPUT)
+    model: str = Field(description=NAME)
+    encoding_format: Literal["float", "base64"] = Field("float", description='"float" or "base64"')
+    user: str | None = Field(None, description="a text")
+
+
+class EmbedBody(VectorsBody):
+    """Body of POST /embed, as in the API of text-embeddings-inference, with the additional field `model`."""
+
+    inputs: str | Strings | Ids | ListsOfIds = Field(description=INPUT)
+    model: str | None = Field(None, description=NAME)
+    normalize: bool = Field(True, description="true or false")
+    prompt_name: None = Field(None, description="null, since a model has one prompt at most")
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = Field(
+        None, description='"left" or "right"'
+    )
+
+
+class SimilarityBody(TextsBody):
     """Body of POST /similarity, which returns the cosine of each text of `a` with each text of `b`."""
 
     model: str = Field(description=NAME)
     a: str | Strings = Field(description="a text or a list of texts")
     b: str | Strings = Field(description="a text or a list of texts")
-    truncate: bool = Field(False, description="true or false")
 
 
-class SearchBody(Body):
+class SearchBody(TextsBody):
     """Body of POST /search, which returns the sentences of an index that are nearest to each query."""
 
     index: str = Field(description=NAME)
     query: str | Strings = Field(description="a text or a list of texts")
     top_k: int = Field(5, ge=1, le=MOST_HITS, description=f"a whole number from 1 to {MOST_HITS}")
     threshold: float | None = Field(None, ge=-1, le=1, description="a number from -1 to 1, as cosines are")
-    truncate: bool = Field(False, description="true or false")
 
 
 class AdapterBody(Body):

@@ -214,6 +214,8 @@ class Parser(CommandParser, DataclassParser):
             if metadata.get("text"):
                 self._option_string_actions[f"--{name}"].type = as_text
         for action in self._actions:
+            if action.type is Any:  # in Python also another object; on the command line a file
+                action.type = None
             # transformers' parser adds --no_x for every flag x that is on by default; --x False suffices.
             if action.dest in self.unsupported or isinstance(action, argparse._StoreFalseAction):
                 action.help = argparse.SUPPRESS

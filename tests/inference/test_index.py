@@ -18,9 +18,10 @@ from method_models import model_of
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.identity import current_identity, differences, unrecorded
+from dcpcse.encoders.quantization import CODE_TYPES, Quantizer
 from dcpcse.inference.index import nearest, sentence_index
 from dcpcse.inference.index.sentence_index import SentenceIndex
-from dcpcse.inference.similarity import similarity
+from dcpcse.inference.similarity import normalize_rows, similarity
 from dcpcse.models import SentenceEncoder, plain_encoder
 from dcpcse.utils.errors import UserError
 
@@ -163,6 +164,58 @@ def test_a_saved_index_is_mapped_and_finds_the_same(backend, vectors, texts, que
     if backend != "ivf":
         with pytest.raises(UserError, match="without the backend ivf"):
             SentenceIndex.load(tmp_path / "saved", backend="ivf")
+
+
+@pytest.mark.parametrize("backend", ["numpy", "faiss", "ivf"])
+@pytest.mark.parametrize("precision", [name for name in CODE_TYPES if name != "float32"])
+def test_an_index_of_codes_finds_what_a_loop_over_decoded_vectors_finds(
+    precision, backend, vectors, texts, queries, tmp_path
+):
+    """In memory, mapped, and grown. All candidates are ranked, so that the codes are not an approximation."""
+    cells = {"num_cells": 9, "num_cells_in_search": 9}
+    unit, queries = normalize_rows(vectors), queries[::4]
+    quantizer = Quantizer.fit(precision, unit[: sentence_index.CHUNK])
+    decoded = quantizer.decode(quantizer.encode(unit))
+    built = build(vectors, texts, tmp_path / "direct", backend=backend, precision=precision, **cells)
+    build(vectors, texts, backend=backend, precision=precision, **cells).save(tmp_path / "saved")
+    assert content(tmp_path / "saved") == content(tmp_path / "direct")
+    assert np.load(tmp_path / "saved" / "vectors.npy").nbytes == SIZE * quantizer.width
+    grown = build(vectors[:200], texts[:200], backend=backend, precision=precision, **cells)
+    grown.add_vectors(texts[200:], vectors[200:])
+    for index in (built, SentenceIndex.load(tmp_path / "saved", backend=backend), grown):
+        index.rescore_multiplier = SIZE
+        np.testing.assert_allclose(index.vectors([3, 299]), decoded[[3, 299]], atol=1e-6)
+        for query, hits in zip(queries, index.search_vectors(queries, 20, 0.1), strict=True):
+            require_same(hits, naive(decoded, query, 20, 0.1))
+        limits = np.full(len(queries), 0.3)
+        for query, hits in zip(queries, index.search_vectors(queries, 20, limits=limits), strict=True):
+            require_same(hits, [pair for pair in naive(decoded, query, SIZE, None) if pair[1] <= 0.3][:20])
+        index.rescore_multiplier = 0
+        reduced = quantizer.decode(quantizer.encode(normalize_rows(queries)))
+        for query, hits in zip(reduced, index.search_vectors(queries, 20), strict=True):
+            scores = [score for _, score in naive(decoded, query, 20, None)]
+            np.testing.assert_allclose([hit.score for hit in hits], scores, atol=1e-6)
+
+
+def test_ranges_and_codes_that_do_not_fit_are_rejected(vectors, texts, tmp_path):
+    build(vectors, texts, tmp_path / "index", precision="int8")
+    record = json.loads((tmp_path / "index" / "dcpcse_index.json").read_text())
+    for name, array, problem in (
+        ("ranges.npy", np.zeros((3, WIDTH), np.float32), "contains no ranges"),
+        ("ranges.npy", np.full((2, WIDTH), np.nan, np.float32), "contains no ranges"),
+        ("ranges.npy", np.zeros((2, 3), np.float32), "not float32"),
+        ("vectors.npy", np.zeros((SIZE, WIDTH), np.uint8), "not int8"),
+    ):
+        damaged = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "index", damaged)
+        np.save(damaged / name, array)
+        sums = {**record["sha256"], name: hashlib.sha256((damaged / name).read_bytes()).hexdigest()}
+        (damaged / "dcpcse_index.json").write_text(json.dumps({**record, "sha256": sums}))
+        with pytest.raises(UserError, match=problem):
+            SentenceIndex.load(damaged)
+        shutil.rmtree(damaged)
+    with pytest.raises(UserError, match="precision"):
+        build(vectors, texts, precision="int4")
 
 
 @pytest.mark.parametrize("backend", ["numpy", "ivf"])

@@ -26,7 +26,7 @@ from dcpcse.cli.commands.encode import encode_command
 from dcpcse.cli.runner import run
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.encode_options import PrecisionOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.file_encoding import shards
@@ -448,6 +448,30 @@ def test_shortened_vectors_are_recorded_and_reported_once(tiny, text, tool, expe
     refused(tool, encode_command, [*argv[:-2], "--normalize"], "truncate_dim 8, now None")
 
 
+@pytest.mark.parametrize("precision", ["uint8", "binary"])
+def test_codes_have_the_ranges_of_the_first_lines_and_are_recorded(precision, tiny, text, tool, expected, tmp_path):
+    util = pytest.importorskip("sentence_transformers.util", reason="needs sentence-transformers")
+    codes = util.quantize_embeddings(expected, precision)
+    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--precision", precision)
+    assert f"{LINES} x {codes.shape[1]} {precision}" in tool(encode_command, argv).said
+    vectors = np.load(tmp_path / "out.npy")
+    assert (vectors.dtype, vectors.shape) == (codes.dtype, codes.shape)
+    assert (vectors != codes).mean() < 0.01 and np.abs(vectors.astype(int) - codes)[vectors != codes].max(
+        initial=0
+    ) <= 1
+    record = json.loads((tmp_path / "out.npy.json").read_text())["made_of"]["options"]
+    assert record["precision"] == precision
+    assert "no line was left" in tool(encode_command, argv).said
+    if precision == "uint8":
+        assert_allclose(record["calibration"], [expected.min(0), expected.max(0)], atol=1e-6)
+        argv = command(tiny("bert"), text, tmp_path / "out.arrow", "--precision", precision)
+        assert tool(encode_command, argv).code == 0
+        table = pa.ipc.open_stream((tmp_path / "out.arrow").read_bytes()).read_all()
+        assert table.schema.field("vector").type.value_type == pa.uint8()
+        np.testing.assert_array_equal(np.array(table["vector"].to_pylist()), vectors)
+    refused(tool, encode_command, [*argv, "--dtype", "float16"], "contradicts", "--precision")
+
+
 def test_a_killed_worker_ends_the_run_with_one_line_and_two_others_finish_the_work(left, tiny, text, tool, reference):
     argv = command(tiny("bert"), text, left, "--num_processes", 2)
 
@@ -467,7 +491,7 @@ def test_a_killed_worker_ends_the_run_with_one_line_and_two_others_finish_the_wo
 @pytest.fixture
 def mistaken(tiny) -> EncodeJob:
     """A job that was identified with a different model from the one that its workers load."""
-    job = EncodeJob(tiny("bert"), EncoderArguments(pooler_type="avg"), EncodeOptions(), "float32")
+    job = EncodeJob(tiny("bert"), EncoderArguments(pooler_type="avg"), PrecisionOptions(), "float32")
     job, _ = job.identify(job.load("cpu"), "cpu")
     job.identity["trained"] = "0"
     return job

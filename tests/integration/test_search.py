@@ -160,6 +160,27 @@ def test_model_folders_are_searched_as_they_were_trained(recipe, tiny, tool, tex
     assert len(SentenceIndex.load(tmp_path / "index", reloaded)) == 12
 
 
+def test_an_index_of_codes_is_built_once_and_searched_as_recorded(command, tool, text, sentences, tiny, tmp_path):
+    folder = ["--index", tmp_path / "index", "--top_k", 12, "--json"]
+    for backend in ("numpy", "faiss"):
+        for words in (["--sentences", text, "--precision", "int8", "--overwrite"], [], ["--precision", "int8"]):
+            lines = found(tool(search_command, command(*QUERIES, *folder, "--backend", backend, *words)))
+            index = SentenceIndex.load(tmp_path / "index", plain_encoder(load_backbone(tiny("bert")), "avg"))
+            assert index.quantizer.precision == "int8" and len(index) == len(sentences)
+            for line, hits in zip(lines, index.search(QUERIES, 12), strict=True):
+                assert [hit["row"] for hit in line["found"]] == [hit.row for hit in hits]
+    index.rescore_multiplier = 0
+    lines = found(tool(search_command, command(*QUERIES, *folder, "--rescore_multiplier", 0)))
+    scores = [[hit["score"] for hit in line["found"]] for line in lines]
+    np.testing.assert_allclose(scores, [[hit.score for hit in hits] for hits in index.search(QUERIES, 12)], atol=1e-6)
+    argv = command(*QUERIES, *folder, "--precision", "binary")
+    refused(tool, search_command, argv, "--precision binary", "has int8")
+    codes = tmp_path / "codes.npy"
+    assert tool(encode_command, command(text, "--output", codes, "--precision", "binary")).code == 0
+    argv = command(*QUERIES, "--sentences", text, "--vectors", codes)
+    refused(tool, search_command, argv, "has vectors in binary", "give the index the precision")
+
+
 def test_shortened_embeddings_are_compared_and_recorded_in_the_index(command, tool, text, sentences, tiny, tmp_path):
     model = plain_encoder(load_backbone(tiny("bert")), "avg")
     a, b = (model.encode(texts)[:, :8].astype(np.float64) for texts in (QUERIES, sentences))

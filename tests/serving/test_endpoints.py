@@ -8,6 +8,8 @@ import time
 import httpx
 import numpy as np
 import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 from languages import TEXTS
 from model_folders import edit_record
 from servers import save_adapter
@@ -61,11 +63,13 @@ def test_the_vectors_are_those_of_encode(name, server, own, sentences):
 
 OPTIONAL = {
     "/v1/embeddings": ("encoding_format", "dimensions", "user", "truncate", "normalize"),
+    "/embed": ("dimensions", "normalize", "truncate", "prompt_name", "truncation_direction", "model"),
     "/similarity": ("truncate",),
     "/search": ("top_k", "threshold", "truncate"),
 }
 REQUIRED = {
     "/v1/embeddings": {"model": "reviews", "input": "Rain fell."},
+    "/embed": {"inputs": "Rain fell."},
     "/similarity": {"model": "reviews", "a": "Rain fell.", "b": "Rain."},
     "/search": {"index": "sample", "query": "Rain fell."},
 }
@@ -99,6 +103,10 @@ def test_texts_and_names_in_any_script_come_back_as_they_are(tiny, tmp_path):
 def test_the_openai_client_gets_the_vectors_of_encode(server, own, sentences):
     openai = pytest.importorskip("openai", reason="needs the package openai")
     http = httpx.Client(trust_env=False)
+    with openai.OpenAI(base_url=server.url, api_key="none", http_client=http, max_retries=0) as client:
+        without_v1 = client.embeddings.create(model="faq", input=sentences).data
+        require_same(np.array([one.embedding for one in without_v1]), own["faq"].encode(sentences))
+    http = httpx.Client(trust_env=False)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", http_client=http, max_retries=0) as client:
         for form in ("float", "base64", openai.omit):  # without a format, the client asks for base64
             found = client.embeddings.create(model="reviews", input=sentences, encoding_format=form)
@@ -109,6 +117,49 @@ def test_the_openai_client_gets_the_vectors_of_encode(server, own, sentences):
         assert [model.id for model in client.models.list()][:3] == ["base", "reviews", "faq"]
         with pytest.raises(openai.NotFoundError, match="did you mean 'reviews'"):
             client.embeddings.create(model="review", input="Rain fell.")
+
+
+def test_clients_of_text_embeddings_inference_get_the_vectors_of_encode(server, own, sentences, monkeypatch):
+    """They send no model, and expect vectors of unit length and a list of lists."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # the client would send nothing
+    expected = own["base"].encode(sentences, normalize=True)
+    for url in (server.url, f"{server.url}/embed"):
+        client = InferenceClient(model=url, token="none")
+        require_same(client.feature_extraction(sentences), expected)
+        require_same(client.feature_extraction(sentences[0]), expected[:1])
+        plain = client.feature_extraction(sentences, normalize=False, truncate=True, truncation_direction="right")
+        require_same(plain, own["base"].encode(sentences))
+        cut = client.feature_extraction(sentences, dimensions=8)
+        require_same(cut, own["base"].encode(sentences, truncate_dim=8, normalize=True))
+        with pytest.raises(HfHubHTTPError, match="truncates texts on the right"):
+            client.feature_extraction("Rain fell.", truncation_direction="left")
+    answer = server.post("/embed", inputs=sentences, model="faq")
+    require_same(np.array(answer.json()), own["faq"].encode(sentences, normalize=True))
+    refused = server.post("/embed", inputs="rain " * 2 * own["base"].max_tokens)
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_info_names_the_encoder_and_the_limits(truncate, encoder, own):
+    """The keys are those of text-embeddings-inference, whose clients read them into a fixed type."""
+    options = {"truncate": truncate, "max_inputs": 7, "max_queue": 11, "max_batch_tokens": 99, "max_length": 8}
+    with served(encoder, **options) as server:
+        info = server.client.get("/info").json()
+    assert info == {
+        "model_id": "base",
+        "model_sha": None,
+        "model_dtype": "float32",
+        "model_type": {"embedding": {"pooling": "mean"}},
+        "max_concurrent_requests": 11,
+        "max_input_length": 8,
+        "max_batch_tokens": 99,
+        "max_batch_requests": None,
+        "max_client_batch_size": 7,
+        "auto_truncate": truncate,
+        "tokenization_workers": 2,
+        "version": "dcpcse",
+    }
 
 
 def test_token_ids_give_the_vectors_of_their_texts_with_and_without_special_tokens(server, own, sentences):
@@ -144,6 +195,59 @@ def test_a_text_that_is_too_long_is_cut_only_if_the_request_says_so(server, own)
     assert server.post("/v1/embeddings", model="reviews", input=ids).json()["error"]["code"] == error["code"]
     cut = server.post("/v1/embeddings", model="reviews", input=ids, truncate=True)
     require_same(cut, own["reviews"].encode(inputs))
+
+
+def test_the_server_truncates_by_default_if_started_so_and_a_request_may_forbid_it(
+    encoder, folders, own, sentences, tmp_path
+):
+    long = ["Rain fell.", "rain " * 2 * own["reviews"].max_tokens]
+    model = load_model(str(folders["reviews"]), EncoderArguments(device="cpu"))
+    SentenceIndex.build(model, sentences, tmp_path / "index")
+    options = {"adapters": [str(folders["reviews"])], "index": [f"sample={tmp_path / 'index'}"], "truncate": True}
+    with served(encoder, **options) as server:
+        answer = server.post("/v1/embeddings", model="reviews", input=long)
+        require_same(answer, own["reviews"].encode(long))
+        assert answer.json()["truncated"] == 1
+        embedded = server.post("/embed", inputs=long).json()
+        require_same(np.array(embedded), own["base"].encode(long, normalize=True))
+        bodies = {
+            "/v1/embeddings": {"model": "reviews", "input": long},
+            "/embed": {"inputs": long},
+            "/similarity": {"model": "reviews", "a": long, "b": "x"},
+            "/search": {"index": "sample", "query": long},
+        }
+        for path, body in bodies.items():
+            assert server.post(path, **body).status_code == 200
+            refused = server.post(path, **body, truncate=False)
+            assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_a_request_chooses_the_precision_and_the_server_the_calibration(
+    form, encoder, folders, own, sentences, tmp_path
+):
+    util = pytest.importorskip("sentence_transformers.util", reason="needs sentence-transformers")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    options = {"adapters": [str(folders["reviews"])], "calibration": str(tmp_path / "texts.txt")}
+    fields = {"input": sentences[:5], "encoding_format": form, "dimensions": 12, "normalize": True}
+    with served(encoder, **options) as server:
+        for name in ("reviews", "base"):
+            floats = own[name].encode(sentences, truncate_dim=12, normalize=True)
+            for precision in ("int8", "uint8", "binary", "ubinary"):
+                data = server.post("/v1/embeddings", model=name, precision=precision, **fields).json()["data"]
+                rows = [row["embedding"] for row in data]
+                codes = util.quantize_embeddings(floats[:5], precision, calibration_embeddings=floats)
+                if form == "base64":
+                    rows = [np.frombuffer(base64.b64decode(row), codes.dtype) for row in rows]
+                assert np.abs(np.array(rows, dtype=int) - codes).max() <= (1 if "int" in precision else 0)
+        assert server.post("/v1/embeddings", model="base", input="x", precision="int4").status_code == 400
+
+
+def test_without_a_calibration_only_signs_are_given(server, own, sentences):
+    refused = server.post("/embed", inputs=sentences, precision="int8").json()["error"]
+    assert refused["param"] == "precision" and "--calibration FILE" in refused["message"]
+    signs = server.post("/embed", inputs=sentences, precision="ubinary").json()
+    np.testing.assert_array_equal(signs, np.packbits(own["base"].encode(sentences) > 0, axis=1))
 
 
 # Models, similarity, search, health

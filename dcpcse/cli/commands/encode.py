@@ -15,7 +15,8 @@ def encode_command(argv: Sequence[str]) -> None:
     encoder, args, places = encode_parser().parse(argv)
     with logging_redirect_tqdm():
         written = encode_file(places.model, places.file, args, encoder, show_progress=True)
-    size = f"{written.rows:,} x {written.dimension} {args.dtype}"
+    kind = args.dtype if args.precision == "float32" else args.precision
+    size = f"{written.rows:,} x {written.dimension} {kind}"
     if not written.encoded:
         notify(f"{written.output} is complete ({size}); no line was left to encode")
     else:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.encode_options import CosineOptions
+from dcpcse.encoders.quantization import CODE_TYPES, PRECISION_HELP
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.inference.index.backends import BACKENDS
+from dcpcse.inference.index.backends import BACKENDS, RESCORE_MULTIPLIER
 from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
@@ -60,6 +61,15 @@ class SearchArguments(CosineOptions):
     num_cells_in_search: int | None = option(
         None, "With ivf: cells searched for a query (default: 10, or as saved).", at_least=1
     )
+    precision: str | None = option(
+        None, f"{PRECISION_HELP} (default: float32, or as saved).", choices=list(CODE_TYPES)
+    )
+    rescore_multiplier: int = option(
+        RESCORE_MULTIPLIER,
+        "With another precision than float32: number of sentences for each result that are ranked by their cosines "
+        "to the query; 0 reduces the query to the precision too.",
+        at_least=0,
+    )
     json: bool = option(False, "Print a line of JSON for each query.")
 
     def check(self) -> None:
@@ -94,6 +104,7 @@ def search_command(argv: Sequence[str]) -> None:
     model = load_model(places.model, encoder)
     with logging_redirect_tqdm():
         index = _index(model, args)
+    index.rescore_multiplier = args.rescore_multiplier
     notify(index.described)
     chunks = [places.query] if places.query else []
     for queries in chain(chunks, file.read_chunks() if file else ()):
@@ -134,6 +145,7 @@ def _index(model: "SentenceEncoder", args: SearchArguments) -> "SentenceIndex":
         vectors=args.vectors,
         backend=args.backend,
         overwrite=args.overwrite,
+        precision=args.precision or "float32",
         **cells,
         **{**args.given(), "show_progress": True},
     )
@@ -147,6 +159,9 @@ def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceInd
     for name, value, recorded in args.differing(index.options):
         has = "without it" if recorded is None else f"with {recorded}"
         raise UserError(f"--{name} {value}: the index in {args.index} was built {has}; {remedy}")
+    if args.precision not in (None, index.quantizer.precision):
+        has = f"the index in {args.index} has {index.quantizer.precision}"
+        raise UserError(f"--precision {args.precision}: {has}; {remedy}")
     if args.num_cells not in (None, index.num_cells):
         has = f"the index in {args.index} has {index.num_cells or 'none'}"
         raise UserError(f"--num_cells {args.num_cells}: {has}; {remedy}")

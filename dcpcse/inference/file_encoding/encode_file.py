@@ -3,8 +3,9 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,7 +14,8 @@ from tqdm.auto import tqdm
 
 from dcpcse.data.checks import warn_of_format
 from dcpcse.data.text_file import TextFile, write_column
-from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.encode_options import PrecisionOptions
+from dcpcse.encoders.quantization import WITH_RANGES
 from dcpcse.encoders.tokenization import default_batch_size
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
@@ -32,7 +34,7 @@ class EncodedFile:
     Args:
         output: The file.
         rows: Number of vectors.
-        dimension: Number of values of a vector.
+        dimension: Number of values of a vector, or of bytes with the precisions binary and ubinary.
         truncated: Number of truncated texts.
         encoded: Number of lines that this call encoded, without lines that an earlier call had encoded.
         seconds: Time in seconds that this call needed to encode and write.
@@ -82,9 +84,12 @@ def encode_file(
     for folder in (output.parent, parts_folder(output)):
         require_writable(folder, spell("output", output))
     # In records of outputs, False has always meant the setting of the model.
-    options = EncodeOptions(**{**args.given(), "normalize": args.normalize or None, "show_progress": False})
+    options = PrecisionOptions(**{**args.given(), "normalize": args.normalize or None, "show_progress": False})
     job = EncodeJob(model, encoder, options, args.dtype)
     with _read_texts(file, args) as text, workers(args.ray, args.num_processes, encoder.device) as team:
+        if args.precision in WITH_RANGES and args.calibration is None:
+            first = list(islice(chain.from_iterable(text.read_chunks()), CALIBRATION_LINES))
+            job = replace(job, options=replace(options, calibration=first))
         model = job.load(team.local)
         job, dimension = job.identify(model, team.type)
         if not isinstance(team, InProcess):
@@ -94,11 +99,11 @@ def encode_file(
         def shape(number: int) -> tuple[int, int]:
             return text.size(number), dimension
 
-        shards = Shards(output, _made_of(job, text, args), text.chunks, shape, args.dtype)
+        shards = Shards(output, _made_of(job, text, args), text.chunks, shape, job.dtype)
 
         def write_output(file: BinaryIO, vectors: Iterator[np.ndarray]) -> None:
             sentences = text.read_chunks() if args.with_sentences else None
-            write(file, vectors, sentences, (text.lines, dimension), args.dtype)
+            write(file, vectors, sentences, (text.lines, dimension), job.dtype)
             text.require_unchanged()
 
         with shards.lock():
@@ -128,6 +133,9 @@ def _read_texts(file: str | Path, args: EncodingArguments) -> Iterator[TextFile]
         write_column(file, args.column, folder / "column.txt")
         yield TextFile.read(folder / "column.txt", args.chunk_size)
 
+
+CALIBRATION_LINES = 1_000
+"""Number of first lines from which the ranges of int8 and uint8 are computed without a calibration."""
 
 ENCODER_OPTIONS = ("packing", "bf16")
 """Options of the encoder that affect vectors, in addition to the batch size."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dcpcse.encoders.encode_options import SIZE_WARNINGS, EncodeOptions
+from dcpcse.encoders.encode_options import SIZE_WARNINGS, EncodeOptions, PrecisionOptions
 from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.tokenization import CUT_WARNING
@@ -49,7 +49,7 @@ class EncodeJob:
 
     name: str
     encoder: EncoderArguments
-    options: EncodeOptions
+    options: PrecisionOptions
     dtype: str
     identity: Mapping[str, Any] | None = None
 
@@ -58,7 +58,7 @@ class EncodeJob:
         return load_model(self.name, replace(self.encoder, device=str(device)))
 
     def identify(self, model: SentenceEncoder, device_type: str) -> tuple["EncodeJob", int]:
-        """Return a copy of the job with the identity of the model, and the dimension of the vectors.
+        """Return a copy of the job with identity of the model, ranges and type of the vectors, and their dimension.
 
         Args:
             model: The model.
@@ -67,9 +67,12 @@ class EncodeJob:
         Raises:
             UserError: If the model does not support the maximum length or the number of values in the options.
         """
-        model.encode([], **self.options.given())
-        size = self.options.truncate_dim or model.dimension
-        return replace(self, identity={**identity(model), "device": device_type}), size
+        none = model.encode([], **self.options.given())
+        with _count_truncated():
+            options = self.options.calibrated(model)
+        dtype = self.dtype if none.dtype == np.float32 else str(none.dtype)
+        facts = {**identity(model), "device": device_type}
+        return replace(self, options=options, dtype=dtype, identity=facts), none.shape[1]
 
     def start(self, device: str, model: SentenceEncoder | None = None) -> Callable[[Chunk], EncodedChunk]:
         """Return the function that encodes a chunk.

@@ -22,7 +22,7 @@ def write_npy(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tup
         vectors: The vectors of each chunk.
         sentences: Not used, because the format contains only vectors.
         shape: Shape (N, H) of all vectors.
-        dtype: "float32" or "float16".
+        dtype: Type of the numbers, such as "float32".
     """
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -40,11 +40,11 @@ def write_arrow(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: t
         vectors: The vectors of each chunk.
         sentences: The sentences of each chunk, or None.
         shape: Shape (N, H) of all vectors.
-        dtype: "float32" or "float16".
+        dtype: Type of the numbers, such as "float32".
     """
     import pyarrow as pa
 
-    number = pa.field("item", pa.float16() if dtype == "float16" else pa.float32(), nullable=False)
+    number = pa.field("item", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False)
     fields = [pa.field("sentence", pa.string(), nullable=False)] if sentences else []
     fields.append(pa.field("vector", pa.list_(number, shape[1]), nullable=False))
     schema = pa.schema(fields)

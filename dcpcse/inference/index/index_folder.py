@@ -1,6 +1,7 @@
 """Write and read an index folder.
 
-vectors.npy         unit vectors (N, H), float32
+vectors.npy         unit vectors (N, H), float32, or their codes (N, W) with another precision
+ranges.npy          ranges (2, H) of the dimensions, float32 (only with the precisions int8 and uint8)
 sentences.jsonl     the sentences, one JSON string per line
 centroids.npy       centroids (C, H) of the cells, float32 (only with the backend ivf)
 cells.npy           the cell of each vector (N,), int32 (only with the backend ivf)
@@ -20,7 +21,9 @@ from typing import Any
 
 import numpy as np
 from huggingface_hub.dataclasses import strict
+from numpy.typing import DTypeLike
 
+from dcpcse.encoders.quantization import CODE_TYPES, WITH_RANGES, Quantizer, Vectors
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import (
@@ -38,7 +41,8 @@ from dcpcse.utils.parsing import open_array, open_input, parse_json, read_text
 INDEX_FORMAT = 2
 RECORD, VECTORS, SENTENCES = "dcpcse_index.json", "vectors.npy", "sentences.jsonl"
 CENTROIDS, CELLS = "centroids.npy", "cells.npy"  # only with the backend ivf
-_FILES = (VECTORS, SENTENCES, CENTROIDS, CELLS)
+RANGES = "ranges.npy"  # only with the precisions int8 and uint8
+_FILES = (VECTORS, SENTENCES, CENTROIDS, CELLS, RANGES)
 
 
 @strict
@@ -49,6 +53,7 @@ class IndexRecord(schema.Open):
     format: int = schema.version(INDEX_FORMAT)
     rows: int | None = schema.count(default=None)
     dimension: int = schema.count()
+    precision: str = schema.one_of(tuple(CODE_TYPES), default="float32")
     backend: str = schema.one_of(("exact", "ivf"))
     num_cells_in_search: int | None = schema.between(1, schema.MAX_COUNT)
     model: dict | None
@@ -125,17 +130,19 @@ def write_index(
     overwrite: bool,
     count: int,
     chunks: Iterable[tuple[Sequence[str], np.ndarray]],
-    clustering: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None,
+    quantizer: Quantizer,
+    clustering: Callable[[Vectors], tuple[np.ndarray, np.ndarray]] | None,
     num_cells_in_search: int | None,
     facts: Mapping[str, Any],
 ) -> None:
-    """Write an index of sentences with their unit vectors (float32) atomically, chunk by chunk.
+    """Write an index of sentences with the codes of their unit vectors atomically, chunk by chunk.
 
     Args:
         folder: The folder of the index.
         overwrite: Whether to replace an index in the folder.
         count: Number of sentences N.
-        chunks: The sentences and vectors of each chunk.
+        chunks: The sentences and the codes (n, W) of each chunk.
+        quantizer: The quantizer that computed the codes.
         clustering: A function that returns the centroids (C, H) and the cells (N,) of the written vectors (N, H). None
             without the backend ivf.
         num_cells_in_search: Number of cells that are searched for each query. None without the backend ivf.
@@ -151,10 +158,13 @@ def write_index(
                 vectors_file.write(np.ascontiguousarray(vectors).data)
                 lines.writelines(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
         if clustering is not None:
-            centroids, cells = clustering(open_array(part / VECTORS))
+            centroids, cells = clustering(quantizer.stored(open_array(part / VECTORS)))
             np.save(part / CENTROIDS, centroids)
             np.save(part / CELLS, cells)
-        record = {"format": INDEX_FORMAT, "rows": count, "dimension": shape[1]}
+        if quantizer.ranges is not None:
+            np.save(part / RANGES, quantizer.ranges)
+        record = {"format": INDEX_FORMAT, "rows": count, "dimension": quantizer.dimension}
+        record |= {"precision": quantizer.precision} if quantizer.precision != "float32" else {}
         record |= {"backend": "exact" if clustering is None else "ivf", "num_cells_in_search": num_cells_in_search}
         sums = {path.name: file_sha256(path) for path in sorted(part.iterdir())}
         write_json_atomic(part / RECORD, record | {**facts, "sha256": sums})
@@ -216,7 +226,7 @@ def _files_of(folder: Path) -> Collection[str]:
 
 def read_index(
     folder: str | Path,
-) -> tuple[dict[str, Any], SavedSentences, np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
+) -> tuple[dict[str, Any], SavedSentences, Vectors, tuple[np.ndarray, np.ndarray] | None]:
     """Map an index folder. Return record, sentences, vectors (N, H) and, with ivf, centroids (C, H) and cells (N,).
 
     Raises UserError if the folder contains no index, an index in another format, or a file that has changed.
@@ -227,19 +237,26 @@ def read_index(
         raise UserError(f"{folder} {problem}; give a folder that contains an index")
     try:
         record = schema.read(IndexRecord, folder / RECORD)
-        for name in (VECTORS, SENTENCES, CENTROIDS, CELLS)[: 4 if record["backend"] == "ivf" else 2]:
+        precision, size = record.get("precision", "float32"), record["dimension"]
+        has_ranges, has_cells = precision in WITH_RANGES, record["backend"] == "ivf"
+        for name in (VECTORS, SENTENCES, *[RANGES] * has_ranges, *[CENTROIDS, CELLS] * has_cells):
             if not (folder / name).is_file():
                 raise ValueError(f"{name} is missing")
             if file_sha256(folder / name) != record["sha256"].get(name):
                 raise ValueError(f"{name} has changed since it was written")
-        sentences, vectors = SavedSentences(folder / SENTENCES), _rows(folder / VECTORS, record)
+        ranges = np.array(_rows(folder / RANGES, np.float32, size)) if has_ranges else None
+        if ranges is not None and (len(ranges) != 2 or not np.isfinite(ranges).all()):
+            raise ValueError(f"{RANGES} contains no ranges")
+        quantizer = Quantizer(precision, size, ranges)
+        codes = _rows(folder / VECTORS, quantizer.dtype, quantizer.width)
+        sentences, vectors = SavedSentences(folder / SENTENCES), quantizer.stored(codes)
         if len(sentences) != len(vectors):
             raise ValueError(f"{len(vectors)} vectors for {len(sentences)} sentences")
         if record.get("rows") not in (None, len(vectors)):
             raise ValueError(f"{RECORD} names {record['rows']} rows, but there are {len(vectors)}")
         clusters = None
-        if record["backend"] == "ivf":
-            centroids, cells = _rows(folder / CENTROIDS, record), open_array(folder / CELLS)
+        if has_cells:
+            centroids, cells = _rows(folder / CENTROIDS, np.float32, size), open_array(folder / CELLS)
             if cells.dtype != np.int32 or cells.shape != (len(vectors),):
                 raise ValueError(f"{CELLS} is {cells.dtype} {cells.shape}, not int32 ({len(vectors)},)")
             if cells.min() < 0 or cells.max() >= len(centroids):
@@ -252,10 +269,10 @@ def read_index(
     return record, sentences, vectors, clusters
 
 
-def _rows(path: Path, record: Mapping[str, Any]) -> np.ndarray:
-    array, size = open_array(path), record["dimension"]
-    if array.dtype != np.float32 or array.shape[1:] != (size,) or not array.size or not array.flags.c_contiguous:
-        raise ValueError(f"{path.name} is {array.dtype} {array.shape}, not float32 (rows, {size})")
+def _rows(path: Path, dtype: DTypeLike, size: int) -> np.ndarray:
+    array = open_array(path)
+    if array.dtype != dtype or array.shape[1:] != (size,) or not array.size or not array.flags.c_contiguous:
+        raise ValueError(f"{path.name} is {array.dtype} {array.shape}, not {np.dtype(dtype)} (rows, {size})")
     return array
 
 

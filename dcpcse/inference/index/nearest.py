@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dcpcse.encoders.quantization import QuantizedVectors, Vectors
 from dcpcse.inference.similarity import pairwise_cosines
 from dcpcse.utils.packages import not_installed
 
@@ -28,11 +29,14 @@ def load_faiss() -> Any:
 
 
 def nearest_rows(
-    vectors: np.ndarray, queries: np.ndarray, k: int, backend: str, limits: np.ndarray | None = None
+    vectors: Vectors, queries: np.ndarray, k: int, backend: str, limits: np.ndarray | None = None
 ) -> np.ndarray:
     """Return the numbers (Q, k) of the rows with the largest inner products for each query, in any order.
 
     faiss does not support limits. If limits are given, numpy searches instead of faiss.
+
+    Codes are compared by their cells (`Quantizer.cells`), without limits. With binary codes, faiss uses the Hamming
+    distance, which has the same order.
 
     Args:
         vectors: (N, H).
@@ -44,10 +48,22 @@ def nearest_rows(
     """
     by_faiss = limits is None and (backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES))
     faiss = load_faiss() if by_faiss else None
+    quantizer = vectors.quantizer if isinstance(vectors, QuantizedVectors) else None
+    by_signs = faiss is not None and quantizer is not None and quantizer.is_binary
+    if by_signs:
+        queries = np.packbits(queries > 0, axis=1)
+    elif quantizer is not None:
+        queries = quantizer.weights(queries)
+    rows_of = vectors if quantizer is None else vectors.codes
     scores, rows = np.full((len(queries), k), -np.inf, dtype=np.float32), np.full((len(queries), k), -1)
     for start in range(0, len(vectors), BLOCK):
-        block = vectors[start : start + BLOCK]
-        if faiss is not None:
+        block = rows_of[start : start + BLOCK]
+        if quantizer is not None:
+            block = np.ascontiguousarray(quantizer.bits(block)) if by_signs else quantizer.cells(block)
+        if by_signs:
+            distances, indices = faiss.knn_hamming(queries, block, min(k, len(block)))
+            similarities = -distances.astype(np.float32)
+        elif faiss is not None:
             similarities, indices = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
         else:
             similarities = queries @ block.T
@@ -63,7 +79,7 @@ def nearest_rows(
     return rows
 
 
-def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rank_candidates(vectors: Vectors, query: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return candidate rows, best first, and their float64 cosines to a query.
 
     Ties are in the order of rows. Rows of -1, which stand for missing rows, are left out.
@@ -82,7 +98,7 @@ def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) ->
     return rows[order], scores[order]
 
 
-def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
+def train_centroids(vectors: Vectors, num_cells: int) -> np.ndarray:
     """Divide vectors into cells by k-means and return the centroids (C, H).
 
     Args:
@@ -91,11 +107,11 @@ def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
     """
     count = min(num_cells, len(vectors))
     kmeans = load_faiss().Kmeans(vectors.shape[1], count, niter=10, spherical=True, min_points_per_centroid=1)
-    kmeans.train(vectors)  # on a sample of at most 256 vectors per cell
+    kmeans.train(np.asarray(vectors))  # on a sample of at most 256 vectors per cell
     return kmeans.centroids
 
 
-def assign_cells(centroids: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+def assign_cells(centroids: np.ndarray, vectors: Vectors) -> np.ndarray:
     """Return the cell (N,), int32, of each vector: the cell of the centroid with the largest inner product.
 
     Args:
@@ -109,7 +125,7 @@ def assign_cells(centroids: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return np.concatenate([quantizer.assign(block, 1)[:, 0] for block in blocks]).astype(np.int32)
 
 
-def build_ivf(centroids: np.ndarray, cells: np.ndarray, vectors: np.ndarray, num_cells_in_search: int) -> Any:
+def build_ivf(centroids: np.ndarray, cells: np.ndarray, vectors: Vectors, num_cells_in_search: int) -> Any:
     """Return an inverted file of faiss that contains vectors in their cells.
 
     Args:

@@ -14,15 +14,16 @@ from tqdm.auto import tqdm
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.encode_options import CosineOptions, EncodeKeywords
 from dcpcse.encoders.identity import current_identity, differences, unrecorded
+from dcpcse.encoders.quantization import CODE_TYPES, QuantizedVectors, Quantizer, Vectors
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.file_encoding.shards import OutputRecord
 from dcpcse.inference.index import nearest
-from dcpcse.inference.index.backends import BACKENDS
+from dcpcse.inference.index.backends import BACKENDS, RESCORE_MULTIPLIER
 from dcpcse.inference.index.index_folder import read_index, require_place, write_index
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import known_arguments, matrix, number, path, strings, truth_value, whole_number
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, invalid_choice, plural
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.parsing import open_array
 
@@ -46,7 +47,7 @@ class SentenceIndex:
 
     Args:
         sentences: The N sentences.
-        vectors: The unit vectors (N, H) of the sentences.
+        vectors: The unit vectors (N, H) of the sentences, or their codes (`QuantizedVectors`).
         identity: The identity of the model that computed the vectors (`dcpcse.encoders.identity`). None if the
             identity is unknown.
         model: The model that encodes queries and added sentences. None if vectors are given instead.
@@ -55,12 +56,16 @@ class SentenceIndex:
         text: sha256 of the text file from which the index was built. None if the index was built from a list, or if
             sentences have been added.
         options: The options with which sentences and queries are encoded. None: the defaults.
+
+    The attribute `rescore_multiplier` has an effect on an index of a precision other than float32. The search ranks
+    `rescore_multiplier * top_k` sentences whose codes are nearest by their cosines to the query. At 0, queries are
+    quantized like the sentences.
     """
 
     def __init__(
         self,
         sentences: Sequence[str],
-        vectors: np.ndarray,
+        vectors: Vectors,
         identity: Mapping[str, Any] | None = None,
         *,
         model: Any = None,
@@ -70,6 +75,7 @@ class SentenceIndex:
         options: CosineOptions | None = None,
     ) -> None:
         self._sentences, self._vectors, self._ivf = sentences, vectors, ivf
+        self.rescore_multiplier = RESCORE_MULTIPLIER
         self.identity = None if identity is None else dict(identity)
         self.model, self.text, self.options = model, text, options or CosineOptions()
         self.backend = "numpy" if backend == "auto" and find_spec("faiss") is None else backend
@@ -86,6 +92,7 @@ class SentenceIndex:
         backend: str = "auto",
         num_cells: int = 100,
         num_cells_in_search: int = 10,
+        precision: str = "float32",
         overwrite: bool = False,
         **options: Unpack[EncodeKeywords],
     ) -> "SentenceIndex":
@@ -101,6 +108,8 @@ class SentenceIndex:
             backend: The search backend (`BACKENDS`).
             num_cells: Number of cells, for the backend ivf.
             num_cells_in_search: Number of cells that are searched for each query, for the backend ivf.
+            precision: Precision of the stored vectors: float32, int8, uint8, binary or ubinary. The ranges of int8 and
+                uint8 are those of the first `CHUNK` sentences. The backend ivf also keeps float32 vectors in memory.
             overwrite: Whether to replace an index in the folder.
             options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. The
                 index records them, and queries are encoded with the same options. Given vectors must have the size
@@ -115,6 +124,8 @@ class SentenceIndex:
         chosen = CosineOptions(**options)
         encode = None if vectors is not None else replace(chosen, show_progress=False).encode_with(model)
         require_backend(backend)
+        if precision not in CODE_TYPES:
+            raise invalid_choice("precision", precision, list(CODE_TYPES))
         for name, value in {"num_cells": num_cells, "num_cells_in_search": num_cells_in_search}.items():
             whole_number(name, value, 1)
         truth_value("overwrite", overwrite)
@@ -146,20 +157,25 @@ class SentenceIndex:
                     start = span.stop
                     bar.update(len(chunk))
 
-        def clustering(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        embedded = rows()
+        first = next(embedded)
+        quantizer = Quantizer.fit(precision, first[1])
+        coded = ((chunk, quantizer.encode(embeddings)) for chunk, embeddings in chain([first], embedded))
+
+        def clustering(array: Vectors) -> tuple[np.ndarray, np.ndarray]:
             centroids = nearest.train_centroids(array, num_cells)
             return centroids, nearest.assign_cells(centroids, array)
 
         uses_ivf = backend == "ivf"
         if folder is None:
-            lists, blocks = zip(*rows(), strict=True)
-            array = np.concatenate(blocks)
+            lists, blocks = zip(*coded, strict=True)
+            array = quantizer.stored(np.concatenate(blocks))
             ivf = nearest.build_ivf(*clustering(array), array, num_cells_in_search) if uses_ivf else None
             how = {"model": model, "backend": backend, "ivf": ivf, "text": text}
             return cls(list(chain(*lists)), array, identity, options=chosen, **how)
         cells, in_search = (clustering, num_cells_in_search) if uses_ivf else (None, None)
         facts = {"model": identity, "text": text, **chosen.recorded()}
-        write_index(Path(folder), overwrite, count, rows(), cells, in_search, facts)
+        write_index(Path(folder), overwrite, count, coded, quantizer, cells, in_search, facts)
         index = cls.load(folder, backend=backend)
         index.model = model
         return index
@@ -197,6 +213,17 @@ class SentenceIndex:
     def dimension(self) -> int:
         """Dimension H of the vectors."""
         return self._vectors.shape[1]
+
+    @property
+    def quantizer(self) -> Quantizer:
+        """The quantizer of the stored vectors. Its precision may be float32."""
+        if isinstance(self._vectors, QuantizedVectors):
+            return self._vectors.quantizer
+        return Quantizer("float32", self.dimension)
+
+    @property
+    def _codes(self) -> np.ndarray:
+        return self._vectors.codes if isinstance(self._vectors, QuantizedVectors) else self._vectors
 
     @property
     def described(self) -> str:
@@ -265,11 +292,12 @@ class SentenceIndex:
         if not len(sentences):
             return
         with _ADDING:
-            added = self._unit_vectors(vectors, len(self))
+            codes = self.quantizer.encode(self._unit_vectors(vectors, len(self)))
+            stored = self.quantizer.stored(np.concatenate([self._codes, codes]))
             # In this order, a search in another thread finds a sentence for every vector.
-            self._sentences, self._vectors = [*self._sentences, *sentences], np.concatenate([self._vectors, added])
+            self._sentences, self._vectors = [*self._sentences, *sentences], stored
             if self._ivf is not None:
-                self._ivf.add(added)
+                self._ivf.add(stored[-len(codes) :])
             self.text = None
 
     @overload
@@ -335,6 +363,8 @@ class SentenceIndex:
         if vectors.ndim and not len(vectors):
             return []
         searched, queries, hits = self._vectors, self._unit_vectors(vectors), []
+        if not self.rescore_multiplier:
+            queries = np.asarray(self.quantizer.stored(self.quantizer.encode(queries)))
         for start in range(0, len(queries), QUERY_CHUNK):
             span = slice(start, start + QUERY_CHUNK)
             for rows, scores in self._ranked(searched, queries[span], top_k, None if limits is None else limits[span]):
@@ -343,19 +373,21 @@ class SentenceIndex:
         return hits
 
     def _ranked(
-        self, searched: np.ndarray, queries: np.ndarray, top_k: int, limits: np.ndarray | None
+        self, searched: Vectors, queries: np.ndarray, top_k: int, limits: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield, for each query, at least `top_k` rows (or all rows) and their cosines, best first."""
-        k = min(top_k + nearest.EXTRA_ROWS, len(searched))
+        quantized = isinstance(searched, QuantizedVectors)
+        k = min(max(top_k * self.rescore_multiplier * quantized, top_k + nearest.EXTRA_ROWS), len(searched))
         if self._ivf is None:
-            candidates = nearest.nearest_rows(searched, queries, k, self.backend, limits)
+            # Of codes, only the cosines of the candidates are compared with the limits.
+            candidates = nearest.nearest_rows(searched, queries, k, self.backend, None if quantized else limits)
         else:
             candidates = self._ivf.search(queries, k)[1]
         for i, indices in enumerate(candidates):
             rows, scores = nearest.rank_candidates(searched, queries[i], indices)
             if limits is not None:
                 allowed = scores <= limits[i]
-                # The cells of ivf are searched without limits, and in float32 cosines slightly above a limit are
+                # Cells of ivf and codes are searched without limits, and float32 cosines slightly above a limit are
                 # returned.
                 if allowed.sum() < top_k and (indices >= 0).all() and k < len(searched):
                     yield from self._ranked(searched, queries[i : i + 1], 2 * top_k, limits[i : i + 1])
@@ -372,15 +404,16 @@ class SentenceIndex:
         """
         folder, overwrite = path("folder", folder), truth_value("overwrite", overwrite)
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
-        rows = (([self._sentences[row] for row in part], self._vectors[part.start : part.stop]) for part in parts)
+        rows = (([self._sentences[row] for row in part], self._codes[part.start : part.stop]) for part in parts)
         facts = {"model": self.identity, "text": self.text, **self.options.recorded()}
 
-        def clustering(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def clustering(vectors: Vectors) -> tuple[np.ndarray, np.ndarray]:
             centroids = ivf.quantizer.reconstruct_n(0, ivf.nlist)
             return centroids, nearest.assign_cells(centroids, vectors)
 
         cells = None if ivf is None else clustering
-        write_index(Path(folder), overwrite, len(self), rows, cells, self.num_cells_in_search, facts)
+        in_search = self.num_cells_in_search
+        write_index(Path(folder), overwrite, len(self), rows, self.quantizer, cells, in_search, facts)
 
     def _encoder(self, batch_size: int | None) -> Callable[[Sequence[str]], np.ndarray]:
         """Return a function that encodes sentences. Raises UserError if the model is missing or has changed."""
@@ -467,6 +500,8 @@ def _read_vectors(
     except UserError as error:
         problem = f"{record}, which records the model and the text of the vectors, is missing or damaged"
         raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
+    if precision := made_of.get("options", {}).get("precision"):
+        raise UserError(f"{path} has vectors in {precision}; encode in float32, and give the index the precision")
     if text != sha256:
         raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
     made_with, requested = (read.recorded() for read in (CosineOptions.read(made_of.get("options", {})), options))
