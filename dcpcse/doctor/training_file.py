@@ -259,6 +259,12 @@ class _SentenceCounts:
                 least, median, most, largest = _quantiles(histogram)
                 text = f"per row: min {least}, median {median}, 95th percentile {most}, max {largest}"
                 yield ok(f"{role}s", text)
+                mean = sum(number * rows for number, rows in histogram.items()) / histogram.total()
+                if role == ROLES[2] and mean < largest / 2:
+                    empty = f"in place of absent ones, up to {largest} in each row, training encodes empty texts"
+                    yield warning(
+                        "absent", f"hard negatives are {mean:.1f} per row; {empty}; shorten the longest lists"
+                    )
         for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):
             if histogram:
                 least, median, most, longest = _quantiles(histogram)

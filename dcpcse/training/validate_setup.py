@@ -51,6 +51,8 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
     labels, positives = describe_labels(data.classes, data.scores), len(data.roles.positives)
     if positives > 1:
         labels = f"one of {positives} positives is drawn for each row and epoch"
+        if rows > len(data.dataset):
+            labels = "each positive makes an example"
     columns = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
     logger.info("training data: %s rows; columns %s", f"{rows:,}", columns)
     if rows < batch:

@@ -137,6 +137,10 @@ def test_lists_are_counted_and_absent_sentences_are_none(tiny, doctor, tmp_path,
     write(path := tmp_path / "lists.jsonl", rows, ("query", "pos", "neg"))
     code, found = doctor(path, "--tokenizer", tiny("bert"))
     assert (code, {what for _, what in found}) == (0, set())
+    write(longest := tmp_path / "longest.jsonl", [*rows, ["a", ["b"], ["c", "d", "e", "f"]]], ("query", "pos", "neg"))
+    assert doctor(longest)[1]["warning", "absent"].startswith(
+        "hard negatives are 1.5 per row; in place of absent ones, up"
+    )
     main(["doctor", str(path)])
     said = capsys.readouterr().out
     assert re.search(r"positives +per row: min 1, median 1, 95th percentile 2, max 2\n", said)
