@@ -281,7 +281,7 @@ def _edits(cuts: Sequence[Sequence[Tensor | None]], starts: np.ndarray, length: 
 
 def _stack_values(examples: Examples) -> dict[str, Tensor]:
     """Return the values (B,) of the examples by name: `labels` (indices into `CLASSES`), `scores`, `classes` (numbers)
-    and `NEGATIVES_KEY`, if there are any."""
+    and `NEGATIVES_KEY`, if there are any. Rows with several classes have `classes` (B, K)."""
     labels = examples.values(LABEL)
     values = {
         "labels": labels and [CLASSES.index(label) for label in labels],

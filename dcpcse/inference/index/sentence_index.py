@@ -260,7 +260,7 @@ class SentenceIndex:
         sentences, vectors = strings(sentences), matrix("vectors", vectors)
         if vectors.ndim == 0 or len(sentences) != len(vectors):
             raise UserError(
-                f"vectors of shape {vectors.shape} for {len(sentences)} sentences; give one row a sentence"
+                f"expected one vector per sentence ({len(sentences)}), found vectors of shape {vectors.shape}"
             )
         if not len(sentences):
             return
@@ -330,7 +330,7 @@ class SentenceIndex:
             limits = matrix("limits", limits).astype(np.float64)
             if limits.shape != vectors.shape[:1] or np.isnan(limits).any():
                 raise UserError(
-                    f"limits of shape {limits.shape} for vectors {vectors.shape}; give one number per query"
+                    f"expected one limit per query, found limits of shape {limits.shape} for vectors {vectors.shape}"
                 )
         if vectors.ndim and not len(vectors):
             return []
@@ -393,7 +393,7 @@ class SentenceIndex:
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)
         if rows.shape[1] != self.dimension:
-            raise UserError(f"vectors of size {rows.shape[1]}; the vectors of the index have size {self.dimension}")
+            raise UserError(f"expected vectors of size {self.dimension}, as in the index, found size {rows.shape[1]}")
         return rows
 
 
@@ -406,7 +406,7 @@ def require_backend(backend: str) -> None:
 
 
 def _not_one_row_each(vectors: np.ndarray, count: int) -> UserError:
-    return UserError(f"vectors of shape {vectors.shape} for {count} sentences; give one row a sentence")
+    return UserError(f"expected one vector per sentence ({count}), found vectors of shape {vectors.shape}")
 
 
 def _identity(model: Any) -> Mapping[str, Any] | None:
@@ -473,7 +473,7 @@ def _read_vectors(
     for name in sorted({*made_with, *requested} - {"max_length"}):
         if made_with.get(name) != requested.get(name):
             was, now = (f"{name} {of[name]}" if name in of else f"no {name}" for of in (made_with, requested))
-            raise UserError(f"{path} was made with {was}, and {now} is given for the index; give the same")
+            raise UserError(f"{path} was made with {was}, and {now} is given for the index; give the same option")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
     if identity is not None:
