@@ -24,7 +24,7 @@ def mine(
     output: str | Path,
     corpus: Any = None,
     num_negatives: int = 1,
-    output_format: str = "n-tuple",
+    output_format: str | None = None,
     range_min: int = 0,
     range_max: int = 100,
     absolute_margin: float | None = None,
@@ -48,14 +48,16 @@ def mine(
 
     Args:
         model: A model of `dcpcse.load`, or any other model that `dcpcse.evaluate` accepts.
-        pairs: A training file, or an object with the same rows. The columns are anchor and positive.
-        output: A .csv or .tsv file, which is written atomically at the end.
+        pairs: A training file, or an object with the same rows. The columns are anchor and positive, which may be a
+            list of positives.
+        output: A .csv, .tsv or .jsonl file, which is written atomically at the end.
         corpus: A file, a list or another object that contains texts, or the folder of an index of the same model. The
             texts of all columns are used. None: the positives in `pairs`.
         num_negatives: Number of negatives per pair.
         output_format: "n-tuple" writes a row for each pair that has enough negatives. The columns are anchor, positive
             and negative, or negative_1, negative_2, ... for several negatives. "triplet" writes a row for each
-            negative.
+            negative. "lists", for a .jsonl file, writes a row for each anchor: query, pos (a list of its positives)
+            and neg (a list of up to num_negatives negatives). None: "lists" for a .jsonl file, otherwise "n-tuple".
         range_min: First rank of the range. Ranks are counted from 0.
         range_max: Last rank of the range plus 1.
         absolute_margin: The cosine of a negative to the anchor is at most p - absolute_margin, where p is the smallest

@@ -92,7 +92,7 @@ class ColumnContents:
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Add rows. A row is given by the number of its first line and its cells."""
         for index, column in enumerate(self._columns):
-            column.add([cells[index] for _, cells in rows])
+            column.add([cells[index] for _, cells in rows if cells[index] is not None])
 
     def problems(self, leave_out: LeaveOut) -> list[ColumnProblem]:
         """Return the problems of the columns of sentences, each with a remedy."""
@@ -344,7 +344,7 @@ def unknown_share(dataset: Dataset, columns: Sequence[str], tokenizer: PreTraine
     if tokenizer.unk_token_id is None:
         return 0.0
     rows = dataset[:: math.ceil(len(dataset) / ROWS)]
-    texts = [text for column in columns for text in rows[column]]
+    texts = [text for column in columns for text in rows[column] if text is not None]
     ids, _ = tokenize(tokenizer, texts, MOST_TOKENS, special=False)
     return sum(row.count(tokenizer.unk_token_id) for row in ids) / max(1, sum(map(len, ids)))
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.data.columns import CLASS, CLASSES, LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
-from dcpcse.data.examples import EPOCH_KEY, ROW_KEY, Examples, ListedExamples, stack_indices
+from dcpcse.data.examples import EPOCH_KEY, NEGATIVES_KEY, ROW_KEY, Examples, ListedExamples, stack_indices
 from dcpcse.data.token_table import Tokenization
 from dcpcse.data.views import View, columns_of, max_added_tokens, random_span
 from dcpcse.encoders.encode_options import EncodeOptions
@@ -138,7 +138,7 @@ class ViewCollator:
         for name, guide in self.guides.items():
             batch |= self._for_guide(_prefix_of(name), guide, examples)
         batch[ON_HOST] = OnHost.of(batch, self.read_on_host)
-        return batch | _stack_labels(examples) | stack_indices(examples)
+        return batch | _stack_values(examples) | stack_indices(examples)
 
     @property
     def tokenizations(self) -> list[Tokenization]:
@@ -156,7 +156,7 @@ class ViewCollator:
     def _for_guide(self, prefix: str, guide: SentenceEncoder, examples: Examples) -> dict[str, Tensor]:
         """Return the input tensors (B, columns, ...) of a guide for the sentences in all columns of the views."""
         columns = [examples.texts(column) for column in columns_of(self.views)]
-        texts = [text for example in zip(*columns, strict=True) for text in example]
+        texts = [text or "" for example in zip(*columns, strict=True) for text in example]
         tokens = guide.tokenize(texts, EncodeOptions(max_length=guide.max_tokens))
         ids, mask, slots = tokens.batch(range(len(texts)), guide.tokenizer.pad_token_id)
         inputs = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
@@ -279,18 +279,17 @@ def _edits(cuts: Sequence[Sequence[Tensor | None]], starts: np.ndarray, length: 
     return {f"{EDITS_PREFIX}zeroed": zeroed}
 
 
-def _stack_labels(examples: Examples) -> dict[str, Tensor]:
-    """Return `labels` (indices into `CLASSES`), `scores` or `classes` (numbers), each (B,), if there are any.
-
-    Rows with several classes have `classes` (B, K).
-    """
-    if (labels := examples.values(LABEL)) is not None:
-        return {"labels": torch.tensor([CLASSES.index(label) for label in labels])}
-    if (scores := examples.values(SCORE)) is not None:
-        return {"scores": torch.tensor(scores)}
-    if (classes := examples.values(CLASS)) is not None:
-        return {"classes": torch.tensor(classes)}
-    return {}
+def _stack_values(examples: Examples) -> dict[str, Tensor]:
+    """Return the values (B,) of the examples by name: `labels` (indices into `CLASSES`), `scores`, `classes` (numbers)
+    and `NEGATIVES_KEY`, if there are any. Rows with several classes have `classes` (B, K)."""
+    labels = examples.values(LABEL)
+    values = {
+        "labels": labels and [CLASSES.index(label) for label in labels],
+        "scores": examples.values(SCORE),
+        "classes": examples.values(CLASS),
+        NEGATIVES_KEY: examples.values(NEGATIVES_KEY),
+    }
+    return {name: torch.tensor(of_examples) for name, of_examples in values.items() if of_examples is not None}
 
 
 def _prefix_of(guide: str) -> str:

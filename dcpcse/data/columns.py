@@ -270,11 +270,12 @@ def roles_of(names: Sequence[str]) -> tuple[str, ...]:
         return (*ROLES[:2], last)
     letters = _letters(names)
     positives = letters.count("P") if _SEVERAL_POSITIVES.fullmatch(letters) else 1
-    roles = (ROLES[0], *_numbered(ROLES[1], positives), *_numbered(ROLES[2], len(names) - 1 - positives))
+    roles = (ROLES[0], *numbered(ROLES[1], positives), *numbered(ROLES[2], len(names) - 1 - positives))
     return roles[: len(names)]
 
 
-def _numbered(role: str, count: int) -> tuple[str, ...]:
+def numbered(role: str, count: int) -> tuple[str, ...]:
+    """Return the roles of several columns, such as `negative_1` and `negative_2`; of one column, only its role."""
     return (role,) if count == 1 else tuple(f"{role}_{number}" for number in range(1, count + 1))
 
 

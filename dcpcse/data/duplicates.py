@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from tempfile import SpooledTemporaryFile, gettempdir
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.data.columns import Columns
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import temporary_file, temporary_space
 
 if TYPE_CHECKING:  # imported lazily, because `dcpcse --help` does not need it
     import numpy as np
@@ -28,9 +26,6 @@ PART_ROWS = 2**19
 
 READ_ROWS = 2**12
 """Number of rows whose hashes are read at once."""
-
-MEMORY_BYTES = 2**16
-"""Size above which the hashes of all rows are kept in a file instead of in memory."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +100,7 @@ class Duplicates:
         # side, which are the anchor and the positives.
         self._positives = 0 if self._labelled else len(columns.positives)
         self._width = 2 + self._labelled + (1 + self._positives if self._positives else 0)
-        self._hashes = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed with the counter
-        weakref.finalize(self, self._hashes.close)
+        self._hashes = temporary_file(self)
         self._count = 0
         self._identical, self._contradictory = LineCounter(), LineCounter()
 
@@ -125,18 +119,14 @@ class Duplicates:
         for index in range(2 if self._positives else 0):
             hashes[:, 2 + index] = [hash(cells[index]) for _, cells in rows]
         for index in range(2, 1 + self._positives):
-            # A positive that a row has twice counts once: the second one gets a different hash.
+            # A positive that a row has twice counts once, and an absent one not at all: they get different hashes.
             hashes[:, 2 + index] = [
-                hash((number, index) if cells[index] in cells[1:index] else cells[index]) for number, cells in rows
+                hash((number, index) if cells[index] in (None, *cells[1:index]) else cells[index])
+                for number, cells in rows
             ]
-        try:
+        with temporary_space():
             self._hashes.seek(0, os.SEEK_END)
             self._hashes.write(hashes.tobytes())
-        except OSError as error:
-            raise UserError(
-                f"cannot write to the folder for temporary files, {gettempdir()}: {error.strerror}; set TMPDIR to "
-                "another folder"
-            ) from error
         self._count += len(rows)
         if self._positives:
             first = 1 + self._positives
@@ -144,7 +134,7 @@ class Duplicates:
                 if cells[0] in cells[1:first]:
                     self._identical.add(number)
                 for cell in cells[first:]:
-                    if cell in cells[:first]:
+                    if cell is not None and cell in cells[:first]:
                         self._contradictory.add(number)
 
     def found(self) -> DuplicateCounts:

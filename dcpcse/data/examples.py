@@ -24,8 +24,8 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def texts(self, column: str) -> Sequence[str]:
-        """Return the sentences in a column."""
+    def texts(self, column: str) -> Sequence[str | None]:
+        """Return the sentences in a column. None stands for an absent hard negative."""
         ...
 
     def ids(self, column: str, way: Tokenization, tokenizer: PreTrainedTokenizerBase) -> TokenIds:
@@ -46,7 +46,7 @@ class ListedExamples:
     def __len__(self) -> int:
         return len(self._examples)
 
-    def texts(self, column: str) -> list[str]:
+    def texts(self, column: str) -> list[str | None]:
         return [example[column] for example in self._examples]
 
     def ids(self, column: str, way: Tokenization, tokenizer: PreTrainedTokenizerBase) -> TokenIds:
@@ -68,6 +68,9 @@ ROWS_KEY = "rows"
 COUNTS_KEY = "counts"
 """Name of the numbers of rows of all processes in a step, by rank, in examples and batches; a tuple of integers."""
 
+
+NEGATIVES_KEY = "num_negatives"
+"""Name of the number of hard negatives of an example, in data whose rows do not all have the same number."""
 
 BATCH_ROWS = 10_000
 """Number of rows whose sentences are in memory at once."""
@@ -106,10 +109,18 @@ class IndexedDataset(Dataset):
         return {column: index * len(self.rows) + indices for index, column in enumerate(self.columns)}
 
     def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
-        """Return the labels, scores or classes of n examples, by name."""
+        """Return the labels, scores, classes or numbers of hard negatives of n examples, by name."""
+        if self.num_negatives is not None:
+            return {NEGATIVES_KEY: self.num_negatives[indices].tolist()}
         return {} if self.label is None else {self.label: self._only_label[indices.tolist()][self.label]}
 
-    def texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+    @cached_property
+    def num_negatives(self) -> np.ndarray | None:
+        """The number of hard negatives of each row of the table; None if all rows have the same number."""
+        numbers = _numbers(self.rows, negatives_in(self.columns))
+        return numbers if np.ptp(numbers) else None
+
+    def texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str | None]]:
         """Return the sentences of each column, given the cell numbers (n,) of each column. Each row is read once."""
         columns, rows = np.divmod(np.concatenate([*cells.values()]), len(self.rows))
         distinct, places = np.unique(rows, return_inverse=True)
@@ -130,7 +141,8 @@ class IndexedDataset(Dataset):
         """Return the K keys of each of n examples in an epoch, (n, K).
 
         A key is a 64-bit digest of a sentence, so examples with a common sentence always have a common key. With
-        --batch_sampler no_duplicates, no two examples of a batch have a common key.
+        --batch_sampler no_duplicates, no two examples of a batch have a common key. An absent sentence has the key of
+        the anchor.
         """
         return self.sentence_keys[indices]
 
@@ -140,8 +152,9 @@ class IndexedDataset(Dataset):
         digests = np.empty((len(self.rows), len(self.columns)), np.int64)
         for index, column in enumerate(self.columns):
             for start in range(0, len(digests), BATCH_ROWS):
-                texts = self.rows[start : start + BATCH_ROWS][column]
-                digests[start : start + BATCH_ROWS, index] = _digests(texts)
+                part = digests[start : start + BATCH_ROWS]
+                of_texts = _digests(self.rows[start : start + BATCH_ROWS][column])
+                part[:, index] = np.where(of_texts == ABSENT, part[:, 0], of_texts)
         return digests
 
     def __len__(self) -> int:
@@ -177,10 +190,10 @@ class TableExamples:
         return len(self._indices)
 
     @cached_property
-    def _texts(self) -> dict[str, list[str]]:
+    def _texts(self) -> dict[str, list[str | None]]:
         return self._dataset.texts(self._cells)
 
-    def texts(self, column: str) -> list[str]:
+    def texts(self, column: str) -> list[str | None]:
         return self._texts[column]
 
     def ids(self, column: str, way: Tokenization, tokenizer: PreTrainedTokenizerBase) -> TokenIds:
@@ -195,10 +208,25 @@ class TableExamples:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _digests(texts: Iterable[str]) -> np.ndarray:
+ABSENT = 0
+"""Digest of an absent sentence."""
+
+
+def _digests(texts: Iterable[str | None]) -> np.ndarray:
     # Not Python's hash, which differs between processes.
-    joined = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    joined = b"".join(bytes(8) if t is None else hashlib.blake2b(t.encode(), digest_size=8).digest() for t in texts)
     return np.frombuffer(joined, np.int64)
+
+
+def _numbers(rows: Any, columns: Sequence[str]) -> np.ndarray:
+    """Return how many of the columns of a memory-mapped dataset have a sentence in each row (rows,).
+
+    Columns without an absent sentence are not read.
+    """
+    numbers = np.zeros(len(rows), np.int32)
+    for cells in map(rows.data.column, columns):
+        numbers += cells.is_valid().to_numpy() if cells.null_count else 1
+    return numbers
 
 
 def stack_indices(examples: Examples) -> dict[str, Sequence[int]]:
@@ -214,33 +242,41 @@ def without_index(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
 
 ANCHOR, POSITIVE = ROLES[:2]
 
+EVERY = "all"
+"""Value of the option --positive for an example of each of several positives."""
+
 
 def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> tuple[Columns, IndexedDataset]:
     """Return the columns of the examples for the training of a method, and the examples.
 
     Usually, each row of the data is an example. If the rows have classes, the positive of a row is another row of its
-    class, drawn in each epoch. If the rows have several positives, one of them is drawn in each epoch.
+    class, drawn in each epoch. If the rows have several positives, one of them is drawn in each epoch, or each of them
+    makes an example.
 
     Args:
         data: The training data.
         seed: Seed of the drawn positives.
-        positive: A value of the option --positive, which says what the positive of a single sentence is.
+        positive: A value of the option --positive, which says what the positive of a single sentence is, or whether
+            all of several positives are used.
 
     Raises:
-        UserError: If `positive` is not the default and the data are not single sentences.
+        UserError: If the value of `positive` is for other data.
     """
     columns = data.roles
-    if positive != "dropout" and columns != (ANCHOR,):
+    several = len(columns.positives) > 1
+    if positive != "dropout" and not (several if positive == EVERY else columns == (ANCHOR,)):
+        wanted = "several positives" if positive == EVERY else "one column"
         raise UserError(
-            f"{spell('positive', positive)} is for data with one column, but {data.name} has the columns "
+            f"{spell('positive', positive)} is for data with {wanted}, but {data.name} has the columns "
             f"{', '.join(data.columns)}; leave out the option"
         )
     if positive == "next":
         return Columns((ANCHOR, POSITIVE)), NextLinePairs(data.dataset, data.breaks())
     if columns.label == CLASS:
         return Columns((ANCHOR, POSITIVE, CLASS), columns.classes), ClassPairs(data.dataset, seed)
-    if len(columns.positives) > 1:
-        return Columns((ANCHOR, POSITIVE, *columns.negatives)), OneOfSeveralPositives(data.dataset, seed)
+    if several:
+        examples = EveryPositive(data.dataset) if positive == EVERY else OneOfSeveralPositives(data.dataset, seed)
+        return Columns((ANCHOR, POSITIVE, *columns.negatives)), examples
     return columns, IndexedDataset(data.dataset)
 
 
@@ -366,6 +402,7 @@ class OneOfSeveralPositives(IndexedDataset):
         super().__init__(rows)
         self.seed = seed
         self.positives, self.negatives = positives_in(self.columns), negatives_in(self.columns)
+        self.num_positives = _numbers(rows, self.positives)
 
     def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
         cells = super().cells(indices, epoch)
@@ -374,4 +411,38 @@ class OneOfSeveralPositives(IndexedDataset):
 
     def drawn(self, row: int, epoch: int) -> str:
         """Return the column whose sentence is the positive of a row in an epoch."""
-        return Random(f"{self.seed} {epoch} {row} positives").choice(self.positives)
+        return Random(f"{self.seed} {epoch} {row} positives").choice(self.positives[: self.num_positives[row]])
+
+
+class EveryPositive(IndexedDataset):
+    """A dataset of rows with each of their positives: a row with three positives makes three examples.
+
+    In a batch, the positives of one row are never negatives of each other. Columns and keys are as in
+    `OneOfSeveralPositives`.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        """Create the dataset from a table as in `OneOfSeveralPositives`."""
+        super().__init__(rows)
+        self.negatives = negatives_in(self.columns)
+        numbers = _numbers(rows, positives_in(self.columns))
+        # The row of each example, and the place of its positive among those of the row.
+        self.row_of = np.repeat(np.arange(len(rows), dtype=np.int32), numbers)
+        self._places = np.arange(len(self.row_of), dtype=np.int32) - np.repeat(numbers.cumsum() - numbers, numbers)
+
+    def __len__(self) -> int:
+        return len(self.row_of)
+
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        rows = self.row_of[indices].astype(np.int64)
+        cells = super().cells(rows, epoch)
+        positives = rows + (1 + self._places[indices]) * len(self.rows)
+        return {ANCHOR: rows, POSITIVE: positives, **{name: cells[name] for name in self.negatives}}
+
+    def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
+        """Return the row of each example as its class, since losses leave out the positives of the same class."""
+        rows = self.row_of[indices]
+        return {**super().values(rows), CLASS: rows.tolist()}
+
+    def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        return self.sentence_keys[self.row_of[indices]]

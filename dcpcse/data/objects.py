@@ -208,7 +208,7 @@ def _cells(value: Any) -> Sequence[Any]:
 
 
 def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows with words instead of Enum members and class numbers, and with plain booleans."""
+    """Yield the rows with words instead of Enum members and class numbers, and with plain booleans and lists."""
     booleans = _types("numpy", "bool_")
     words = [table.class_names.get(column) for column in table.columns or ()]
 
@@ -217,6 +217,8 @@ def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
             cell = cell.value if isinstance(cell.value, str) else cell.name
         elif isinstance(cell, booleans):
             cell = bool(cell)
+        elif _is_series(cell) and not isinstance(cell, (str, bytes)):
+            cell = list(cell)
         elif words and words[index] is not None and isinstance(cell, Integral):
             if cell >= len(words[index]):
                 problem = f"found the class number {cell}, but there are {len(words[index])} class names"

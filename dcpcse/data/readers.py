@@ -303,9 +303,16 @@ READERS: dict[str, Reader] = {
 }
 
 
-def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write rows of texts below a header, atomically. Raises UserError if a text is longer than readers accept."""
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows to a csv, tsv or jsonl file, atomically. In jsonl files, cells may be lists of texts.
+
+    Raises UserError if a text is longer than readers of csv and tsv files accept.
+    """
     with atomic_file(path) as binary, io.TextIOWrapper(binary, encoding="utf-8", newline="") as file:
+        if format_of(path) == ".jsonl":
+            objects = (dict(zip(columns, row, strict=True)) for row in rows)
+            file.writelines(f"{json.dumps(content, ensure_ascii=False)}\n" for content in objects)
+            return
         writer = csv.writer(file, delimiter=delimiter_of(path), lineterminator="\n")
         writer.writerow(columns)
         for row in rows:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, islice
 from numbers import Number, Real
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,13 @@ from dcpcse.data.columns import (
     is_positive_or_negative,
     is_relation,
     is_undecided,
+    kind_of_role,
     label_text,
     normalize_label,
+    numbered,
 )
 from dcpcse.utils.errors import UserError, plural, spell
+from dcpcse.utils.files import temporary_file, temporary_space
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 MOST_UNDECIDED = 10_000
@@ -43,8 +47,9 @@ EXAMPLE = 'give an object such as {"anchor": "...", "positive": "..."}'
 Row = tuple[int, Sequence[Any]]
 """The number of a row (in a file, of its first line) and its cells. A blank line has no cells."""
 
-TextRow = tuple[int, list[str]]
-"""The number of a complete row, and its cells as texts."""
+TextRow = tuple[int, list[str | None]]
+"""The number of a complete row, and its cells as texts. A row with fewer positives or hard negatives than others has
+None in place of the absent ones."""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
@@ -71,6 +76,7 @@ class Table:
             columns.
         class_names: The names of the classes of each column of type `datasets.ClassLabel`.
         taken_once: Whether the object cannot be read a second time.
+        required: Number of first cells without which a row is dropped; None: all cells.
         texts: The names of the columns whose first cell is a string.
         roles: The roles of the columns, if the user has chosen them.
         chooses: Whether the user can choose columns by the option `columns`.
@@ -86,6 +92,7 @@ class Table:
     picked: str = ""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     taken_once: bool = False
+    required: int | None = None
     texts: tuple[str, ...] = ()
     roles: tuple[str, ...] | None = None
     chooses: bool = False
@@ -168,7 +175,7 @@ class Table:
         if isinstance(cell, (bytes, bytearray)):
             return "decode it by .decode()"
         if isinstance(cell, Iterable):
-            return "give one string per cell; several negatives are columns negative_1, negative_2, ..."
+            return "give one string per cell; only positives and hard negatives can be lists"
         others = [name for name in self.texts if self.columns and name != self.columns[index]]
         remedy = "convert it by str()" if self.path is None else "quote it"
         return f"{remedy}{f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
@@ -182,9 +189,10 @@ class Table:
 def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
     """Return the columns of a table by their roles, and an iterator over its complete rows.
 
-    If the columns have no names, they get the names of their roles. The first complete row decides whether the last
-    column contains sentences, labels or scores. If its label allows several answers, up to `MOST_UNDECIDED` further
-    rows are read. Rows with blank cells are dropped. Other invalid rows are passed to `table.refuse`.
+    If the columns have no names, they get the names of their roles. Lists are spread over several columns
+    (`_spread_lists`). The first complete row decides whether the last column contains sentences, labels or scores. If
+    its label allows several answers, up to `MOST_UNDECIDED` further rows are read. Rows with blank cells are dropped.
+    Other invalid rows are passed to `table.refuse`.
     """
 
     def error(problem: str) -> UserError:
@@ -201,7 +209,9 @@ def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
     names = table.role_names
     if table.path is not None:
         header_of(names, error, example=example)  # before rows are read, since errors in the names come first
+    _spread_lists(table, error)
     rows, first = _deciding_row(table)
+    names = table.role_names
     if names is None:
         if len(first) > len(ROLES):
             raise error(f"found {len(first)} columns; keep {ALLOWED}")
@@ -217,6 +227,56 @@ def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
                 f"{example([other for other in names if other != name])}"
             )
     return header, _complete_rows(table, header, rows)
+
+
+def _spread_lists(table: Table, error: Callable[[str], UserError]) -> None:
+    """Give each positive and each hard negative its own column if the first complete row has lists of them.
+
+    The longest lists decide the number of columns, so all rows are first read into a temporary file. Blank items of
+    lists are left out. None is an empty list.
+    """
+    head: list[Row] = []
+    for number, row in islice(table.rows, MOST_UNDECIDED):
+        head.append((number, row))
+        if any(isinstance(cell, list) for cell in row) or (row and not any(map(_is_blank, row))):
+            break
+    table.rows = chain(head, table.rows)
+    first = head[-1][1] if head else ()
+    if not any(isinstance(cell, list) for cell in first) or (table.columns is None and len(first) > len(ROLES)):
+        return
+    header = header_of(table.role_names or _default_names(first), error)
+    if header.target:
+        return
+    most = dict.fromkeys(ROLES, 1) | {ROLES[2]: 0}
+    file = temporary_file(table)
+    with temporary_space():
+        for number, row in table.rows:
+            try:
+                texts = _texts_by_role(table, header, number, row)
+            except UserError as problem:
+                table.refuse(number, problem)
+                continue
+            if texts[ROLES[0]] and texts[ROLES[1]]:
+                most = {role: max(most[role], len(items)) for role, items in texts.items()}
+            file.write(json.dumps([number, texts]).encode() + b"\n")
+    table.columns = (header.names[0], *(name for role in ROLES[1:] for name in numbered(role, most[role])))
+    table.roles, table.required = None, len(ROLES[:2])
+    file.seek(0)
+    table.rows = (
+        (number, [cell for role in ROLES for cell in [*texts[role], *[""] * most[role]][: most[role]]])
+        for number, texts in map(json.loads, file)
+    )
+
+
+def _texts_by_role(table: Table, header: Header, number: int, row: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the anchor, the positives and the hard negatives of a row, without blank ones."""
+    if row and len(row) != len(header.names):
+        raise table.error(number, _uneven(table, header, row))
+    texts: dict[str, list[str]] = {role: [] for role in ROLES}
+    for index, (role, cell) in enumerate(zip(map(kind_of_role, header.roles), row, strict=False)):
+        items = cell if isinstance(cell, list) and index else [cell]
+        texts[role] += filter(None, (table.text(number, index, item) for item in items))
+    return texts
 
 
 def _deciding_row(table: Table) -> tuple[Iterator[Row], Sequence[Any]]:
@@ -296,9 +356,11 @@ def _complete_rows(table: Table, header: Header, rows: Iterable[Row]) -> Iterato
                 else table.text(number, index, cell, numeric=index == target, several=index == classes)
                 for index, cell in enumerate(row)
             ]
-            if len(cells) != width or not all(cells):
+            if len(cells) != width or not all(cells[: table.required]):
                 table.dropped.append(number)
                 continue
+            if table.required is not None:
+                cells = [cell or None for cell in cells]
             if target is not None:
                 try:
                     cells[target] = normalize_label(header, cells[target])

@@ -50,9 +50,12 @@ class Tokenization(NamedTuple):
     strip: bool
     limit: int
 
-    def ids(self, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of sentences."""
-        texts = [f"{self.lead}{sentence.strip() if self.strip else sentence}" for sentence in sentences]
+    def ids(self, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str | None]) -> list[list[int]]:
+        """Return the token ids of sentences. An absent sentence (None) has no tokens."""
+        texts = [
+            "" if sentence is None else f"{self.lead}{sentence.strip() if self.strip else sentence}"
+            for sentence in sentences
+        ]
         return tokenize(tokenizer, texts, self.limit, special=False)[0]
 
 

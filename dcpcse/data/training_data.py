@@ -237,8 +237,9 @@ class TrainingData:
 
     Args:
         dataset: A table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
-            negatives, which contain strings. In labelled data, the last column is `label` (a string of
-            `columns.CLASSES`), `score` (a number) or `class` (a string).
+            negatives, which contain strings, or None in rows with fewer positives or negatives than others. In
+            labelled data, the last column is `label` (a string of `columns.CLASSES`), `score` (a number) or `class` (a
+            string).
         name: The path, or the name and the kind of the object, for messages and for the record of a run.
         columns: The names of the columns in the file (`text` for a txt file).
         dropped: Number of rows dropped because of a blank cell.
@@ -295,7 +296,7 @@ class TrainingData:
         return Columns(self.dataset.column_names, self.classes, self.scores)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the cells of each row; few rows are in memory at once."""
+        """Yield the cells of each row, with None for absent sentences; few rows are in memory at once."""
         yield from rows_of_batches(self.dataset.with_format("arrow").iter(batch_size=BATCH_ROWS))
 
     def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -353,7 +354,8 @@ def load_training_file(
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
     """Return the distinct sentences in all columns of a training file; raise the errors of `load_training_file`."""
     data = load_training_file(path)
-    return tuple(dict.fromkeys(text for column in data.roles.sentences for text in data.dataset[column]))
+    texts = (text for column in data.roles.sentences for text in data.dataset[column] if text is not None)
+    return tuple(dict.fromkeys(texts))
 
 
 LARGE_BYTES = 100 * 10**6

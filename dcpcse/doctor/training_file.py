@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, format_problem
-from dcpcse.data.columns import CLASS, Header, describe_labels, positives_in
+from dcpcse.data.columns import CLASS, ROLES, Header, describe_labels, kind_of_role, positives_in
 from dcpcse.data.duplicates import LINES_SHOWN, LineCounter
 from dcpcse.data.readers import format_of, open_file, open_rows
 from dcpcse.data.tables import Table, TextRow, read_rows
@@ -126,6 +126,10 @@ class _SentenceCounts:
         self.table, self.count = RowCounts(header), 0
         self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
+        roles = [kind_of_role(role) for role in header.roles]
+        # The columns of several positives, and of hard negatives, of which rows may have fewer than others.
+        self._places = {role: [i for i, kind in enumerate(roles) if kind == role] for role in ROLES[1:]}
+        self.numbers: Mapping[str, Histogram[int]] = {role: Histogram() for role in ROLES[1:]}
         self.evaluated: Histogram[str] = Histogram()
         self.unknown, self._unknown_rows = 0, LineCounter()
         self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
@@ -136,8 +140,10 @@ class _SentenceCounts:
         if self.table.labels.kind:
             batch = [(number, cells[:-1]) for number, cells in batch]  # without the label column
         for number, cells in batch:
-            for cell in cells:
+            for cell in filter(None, cells):
                 self._count(number, cell)
+            for role, places in self._places.items():
+                self.numbers[role][sum(cells[place] is not None for place in places)] += 1
         if self.settings.tokenizer:
             self._count_tokens(batch)
 
@@ -162,11 +168,12 @@ class _SentenceCounts:
         if self.settings.tokenizer is None and words > self.settings.max_seq_length - 2:  # a word is at least 1 token
             counters["long"].add(number)
 
-    def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
-        sides = zip(*(cells for _, cells in batch), strict=True)
-        ids = [[encoded.ids for encoded in self.settings.tokenizer.encode_batch(list(side))] for side in sides]
+    def _count_tokens(self, batch: Sequence[TextRow]) -> None:
+        texts = [text for _, cells in batch for text in cells if text is not None]
+        ids = iter([encoded.ids for encoded in self.settings.tokenizer.encode_batch(texts)])
         framing = self.settings.tokenizer.num_special_tokens_to_add(False)
-        for (number, _), of_row in zip(batch, zip(*ids, strict=True), strict=True):
+        for number, cells in batch:
+            of_row = [next(ids) for cell in cells if cell is not None]
             lengths = list(map(len, of_row))
             self.tokens.update(lengths)
             if max(lengths) > self.settings.max_seq_length:
@@ -247,6 +254,17 @@ class _SentenceCounts:
             yield ok("repeats", f"no {'sentence' if kind == CLASS else 'pair of sentences'} occurs twice")
 
     def _lengths(self) -> Findings:
+        for role, histogram in self.numbers.items():
+            if len(histogram) > 1:
+                least, median, most, largest = _quantiles(histogram)
+                text = f"per row: min {least}, median {median}, 95th percentile {most}, max {largest}"
+                yield ok(f"{role}s", text)
+                mean = sum(number * rows for number, rows in histogram.items()) / histogram.total()
+                if role == ROLES[2] and mean < largest / 2:
+                    empty = f"in place of absent ones, up to {largest} in each row, training encodes empty texts"
+                    yield warning(
+                        "absent", f"hard negatives are {mean:.1f} per row; {empty}; shorten the longest lists"
+                    )
         for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):
             if histogram:
                 least, median, most, longest = _quantiles(histogram)

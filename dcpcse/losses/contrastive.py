@@ -18,7 +18,8 @@ class Contrastive(Loss):
 
     The candidates come from all processes. See SimCSE, eq. 1 (in-batch negatives) and eq. 5 (with hard negatives).
     With prototypes as positives and negated prototypes as `others`, this is the prototypical loss of ConPVP, eq. 1.
-    False negatives among the positives and the hard negatives are left out (`dcpcse.losses.false_negatives`).
+    False negatives among the positives and the hard negatives, and absent hard negatives, are left out
+    (`dcpcse.losses.false_negatives`).
 
     Args:
         temperature: Divides the cosines.
@@ -31,6 +32,7 @@ class Contrastive(Loss):
     """
 
     leaves_out_false_negatives = True
+    leaves_out_absent = True
     has_row_chunks = True
     has_widths = True
 
@@ -58,6 +60,7 @@ class Contrastive(Loss):
         views = batch.embeddings
         hard = negatives_in(views)
         masks_of = false_negatives.masks_of_rows(batch.precomputed, (self.positive, *hard), batch.counts)
+        absent = false_negatives.absent_masks(batch.precomputed, hard, batch.counts)
         self.anchors = views["anchor"].detach()
         count = len(self.anchors)
 
@@ -77,7 +80,7 @@ class Contrastive(Loss):
                 to_positives=to_positives,
             )
             metrics = cosine_metrics(to_positives[:, :count], excluded[0], rows.start)
-            return loss, metrics | share_left_out(excluded)
+            return loss, metrics | share_left_out(excluded, absent)
 
         candidates = gather_own_first([views[name] for name in (self.positive, *hard, *self.others)], batch.counts)
         candidates = [*candidates, *self.extra_negatives()]
@@ -93,19 +96,22 @@ class Contrastive(Loss):
         return (1 + len(self.others) + len(negatives_in(views))) * batch_size - 1
 
 
-def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
-    """Return the share of negatives that are left out, as a metric. Without masks, return no metric.
+def share_left_out(excluded: Sequence[Tensor | None], absent: Sequence[Tensor] = ()) -> Metrics:
+    """Return the share of negatives that are left out, as a metric. Without a mask of positives, return no metric.
 
     Args:
-        excluded: Boolean masks (B, C) of the positives and of the hard negatives, true at candidates to leave out. One
-            positive in each row is the anchor's own positive.
+        excluded: Boolean masks (B, C) or (C,) of the positives and of the hard negatives, true at candidates to leave
+            out. One positive in each row is the anchor's own positive.
+        absent: Boolean masks (C,) of the absent hard negatives, which do not count here.
     """
-    present = [mask for mask in excluded if mask is not None]
-    if not present:
+    if excluded[0] is None:
         return {}
-    sizes = sum(mask.numel() for mask in present) - len(present[0])
+    rows = len(excluded[0])
+    present = [mask.expand(rows, -1) for mask in excluded if mask is not None]
+    places = rows * sum(mask.sum() for mask in absent)
     left_out = sum(mask.sum() for mask in present)
-    return {"left_out": (left_out, torch.full((), sizes, device=left_out.device))}
+    sizes = torch.full((), sum(mask.numel() for mask in present) - rows, device=left_out.device)
+    return {"left_out": (left_out - places, sizes - places)}
 
 
 @torch.no_grad()

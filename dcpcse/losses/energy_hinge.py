@@ -17,7 +17,7 @@ class EnergyHinge(Loss):
     """Hinge loss max(0, margin - cos(anchor, positive) + cos(anchor, hardest negative)), averaged over the anchors.
 
     An anchor's hardest negative is the nearest vector among the other positives and all hard negatives of all
-    processes (PromCSE). False negatives are left out (`dcpcse.losses.false_negatives`).
+    processes (PromCSE). False negatives and absent hard negatives are left out (`dcpcse.losses.false_negatives`).
 
     Args:
         margin: The required difference between the two cosines.
@@ -25,6 +25,7 @@ class EnergyHinge(Loss):
     """
 
     leaves_out_false_negatives = True
+    leaves_out_absent = True
     has_row_chunks = True
     has_widths = True
 

@@ -1,4 +1,4 @@
-"""Find the false negatives of an anchor: candidates of other rows that do not count as negatives.
+"""Find the candidates that do not count as negatives of an anchor: false negatives, and absent hard negatives.
 
 `marks` returns the data with which false negatives are found. Losses call it in `precompute`, so the gradient cache
 computes the marks chunk by chunk. `masks` compares the marks of this process's anchors with the marks of the
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from dcpcse.data.examples import NEGATIVES_KEY
 from dcpcse.losses.base import EncodedBatch
 from dcpcse.losses.functional import cosines, own_pairs, unit
 from dcpcse.losses.guide import FALSE_NEGATIVES
@@ -33,19 +34,25 @@ MasksOfRows = Callable[[slice], Masks]
 
 
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
-    """Return the data with which false negatives are found: classes (B,), and the guide's embeddings of the views."""
-    tensors = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
+    """Return the data with which the candidates to leave out are found.
+
+    These are the classes (B,) and the numbers of hard negatives (B,) of the rows, and the guide's embeddings of the
+    views.
+    """
+    tensors = {name: batch.extras[name] for name in (CLASSES, NEGATIVES_KEY) if name in batch.extras}
     if guide := batch.guides.get(FALSE_NEGATIVES):
         tensors |= {f"{GUIDED}{view}": vectors for view, vectors in guide.vectors(batch.extras).items()}
     return tensors
 
 
 def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
-    """Return a boolean mask (B, C) of the false negatives of B anchors for each view of candidates, or None.
+    """Return, for each view of candidates, the mask (B, C) of those that B anchors leave out, or None for no mask.
 
-    The C candidates come from all processes. The candidates of this process come first. There are two kinds of false
-    negatives: the positives of rows with the anchor's class, and all candidates that are nearer to the anchor than the
-    anchor's own positive according to the guide (GISTEmbed).
+    A mask that is the same for all anchors has the shape (C,).
+
+    The C candidates come from all processes. The candidates of this process come first. An anchor leaves out the
+    absent hard negatives and two kinds of false negatives: the positives of rows with the anchor's class, and all
+    candidates that are nearer to the anchor than the anchor's own positive according to the guide (GISTEmbed).
 
     Args:
         precomputed: The marks of the batch.
@@ -70,15 +77,34 @@ def masks_of_rows(
     """
     nearer = _nearer(precomputed, names, counts) if f"{GUIDED}anchor" in precomputed else None
     same_class = _same_class(precomputed[CLASSES], counts) if CLASSES in precomputed else None
+    absent = absent_masks(precomputed, names[1:], counts)
 
     def of_rows(rows: slice) -> Masks:
         guided = nearer(rows) if nearer else [None] * len(names)
-        if not same_class:
-            return guided
-        same = same_class(rows)
-        return [same if guided[0] is None else same | guided[0], *guided[1:]]
+        others = [same_class(rows) if same_class else None, *(absent or [None] * (len(names) - 1))]
+        return [_either(*masks) for masks in zip(guided, others, strict=True)]
 
     return of_rows
+
+
+def _either(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if mask is None else mask if other is None else mask | other
+
+
+def absent_masks(
+    precomputed: Mapping[str, Tensor], hard: Sequence[str], counts: Sequence[int] | None
+) -> Sequence[Tensor]:
+    """Return the mask (C,) of the absent candidates of each view of hard negatives; [] if all are present.
+
+    Args:
+        precomputed: As in `masks`.
+        hard: The names of the views of hard negatives.
+        counts: As in `masks`.
+    """
+    if NEGATIVES_KEY not in precomputed:
+        return []
+    (numbers,) = gather_own_first([precomputed[NEGATIVES_KEY]], counts)
+    return [numbers <= place for place in range(len(hard))]
 
 
 def _same_class(classes: Tensor, counts: Sequence[int] | None) -> Callable[[slice], Tensor]:

@@ -31,7 +31,7 @@ PROMPT_FORMS = ("keys_values", "vectors")
 """Keys of `dcpcse.encoders.prompts.PROMPT_FORMS`, repeated here because importing that module needs seconds."""
 PROMPT_INITS = ("template", "normal", "uniform")
 GRADIENTS = ("exact", "published")
-POSITIVES = ("dropout", "crop", "next")
+POSITIVES = ("dropout", "crop", "next", "all")
 ENCODER_DTYPES = ("float32", "bfloat16")
 
 HAS_HEAD = Need(
@@ -181,13 +181,14 @@ class RepresentationOptions(Options):
 
 @dataclass
 class PositiveOptions(Options):
-    """The choice of positives for training data of one column."""
+    """The choice of positives for training data of one column, or with several positives."""
 
     positive: str = option(
         "dropout",
         "Positive of a sentence in data of one column: dropout (the sentence itself, as the method encodes it), crop "
         "(two random spans of a text are anchor and positive) or next (the following line of the file; blank lines "
-        "separate documents).",
+        "separate documents). In data with several positives: all (each makes an example; without this option, one is "
+        "drawn in each epoch).",
         choices=list(POSITIVES),
     )
     crop_share: float | None = option(

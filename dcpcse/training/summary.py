@@ -10,7 +10,7 @@ from torch import nn
 from transformers import Trainer
 
 from dcpcse.data.columns import negatives_in
-from dcpcse.data.examples import ClassPairs
+from dcpcse.data.examples import ClassPairs, EveryPositive
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES
@@ -55,6 +55,10 @@ def _batch(trainer: Trainer) -> str:
         return f"batch: {batch} over {plural(processes, 'process')}; {how}"
     hard = ", with hard negatives" if negatives_in(trainer.step_module.view_names) else ""
     left_out = ", rows of the anchor's class left out" if isinstance(trainer.train_dataset, ClassPairs) else ""
+    if isinstance(trainer.train_dataset, EveryPositive):
+        left_out = ", other positives of the anchor left out"
+    if (numbers := trainer.train_dataset.num_negatives) is not None:
+        left_out += f", {numbers.min()} to {numbers.max()} in a row"
     if FALSE_NEGATIVES in trainer.method.guides:
         left_out += ", candidates that the guide finds nearer left out"
     return (

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
 from dcpcse.data.columns import CLASS, describe_labels
-from dcpcse.data.examples import IndexedDataset
+from dcpcse.data.examples import EVERY, EveryPositive, IndexedDataset
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
 from dcpcse.data.views import max_added_tokens
+from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.templates import frame
 from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.methods import Method
@@ -50,6 +51,8 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
     labels, positives = describe_labels(data.classes, data.scores), len(data.roles.positives)
     if positives > 1:
         labels = f"one of {positives} positives is drawn for each row and epoch"
+        if rows > len(data.dataset):
+            labels = "each positive makes an example"
     columns = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
     logger.info("training data: %s rows; columns %s", f"{rows:,}", columns)
     if rows < batch:
@@ -160,17 +163,22 @@ def require_classes(data: TrainingData) -> None:
         warn(f"{data.name}: {single:,} of {classes:,} classes have one sentence, which is its own positive")
 
 
-def require_masked(method: Method, columns: Sequence[str]) -> None:
+def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDataset | None) -> None:
     """Raise UserError if false negatives are known, but a loss of the method cannot leave them out.
 
-    False negatives are known if the data have classes, or if a guide finds them. Also raise UserError if there is a
-    guide, but no loss compares rows.
+    False negatives are known if the data have classes, if each of several positives makes an example, or if a guide
+    finds them. Also raise UserError if there is a guide, but no loss compares rows.
 
     Args:
         method: The method.
         columns: The columns of the examples.
+        dataset: The examples; None if the run does not train.
     """
-    sources = {"the column of classes": CLASS in columns, spell("guide"): FALSE_NEGATIVES in method.guides}
+    sources = {
+        "the column of classes": CLASS in columns,
+        spell("positive", EVERY): isinstance(dataset, EveryPositive),
+        spell("guide"): FALSE_NEGATIVES in method.guides,
+    }
     for what in (name for name, known in sources.items() if known):
         comparing = joint({name: term.loss for name, term in method.terms.items()})
         for name, loss_fn in comparing.items():
@@ -182,6 +190,26 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
                 )
         if FALSE_NEGATIVES in method.guides and not comparing:
             raise no_effect("guide", f"on {spell('method', method.model.method)}, which compares no rows")
+
+
+def require_same_numbers(method: Method, dataset: IndexedDataset | None) -> None:
+    """Raise UserError if rows have different numbers of hard negatives, but the method uses the absent ones.
+
+    Args:
+        method: The method.
+        dataset: The examples; None if the run does not train.
+    """
+    if dataset is None or dataset.num_negatives is None:
+        return
+    users = {f"the loss {name}": not term.loss.leaves_out_absent for name, term in method.terms.items()}
+    users[spell("batchnorm", True)] = isinstance(method.model.head, BatchNormMLP)
+    if user := next((name for name, uses in users.items() if uses), None):
+        least, most = dataset.num_negatives.min(), dataset.num_negatives.max()
+        raise UserError(
+            f"{spell('train_file')} has rows with {least} to {most} hard negatives, but {user} of "
+            f"{spell('method', method.model.method)} needs the same number in every row; give each row {least or 1}, "
+            "or choose another method"
+        )
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
@@ -283,7 +311,8 @@ def require_fitting(
     """
     require_fits(method, data)
     require_room_after_prompt(method, data)
-    require_masked(method, columns)
+    require_masked(method, columns, dataset)
+    require_same_numbers(method, dataset)
     require_row_chunks(method, run)
     require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)

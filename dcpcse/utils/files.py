@@ -10,8 +10,10 @@ import re
 import secrets
 import shutil
 import stat
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any, BinaryIO, TextIO
 
 from dcpcse.utils.errors import UserError, doing, spell
@@ -300,6 +302,29 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+MEMORY_BYTES = 2**16
+"""Size above which a temporary file is on the disk instead of in memory."""
+
+
+def temporary_file(owner: Any) -> SpooledTemporaryFile:
+    """Return a temporary file without a name, which is closed when its owner is deleted."""
+    file = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed with its owner
+    weakref.finalize(owner, file.close)
+    return file
+
+
+@contextlib.contextmanager
+def temporary_space() -> Iterator[None]:
+    """Raise UserError instead of an OSError if the folder for temporary files cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the folder for temporary files, {gettempdir()}: {error.strerror}; set TMPDIR to another "
+            "folder"
+        ) from error
 
 
 def write_files(contents: Mapping[Path, str | bytes]) -> None:

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chisquare
 
 from dcpcse.data.columns import CLASS
-from dcpcse.data.examples import EPOCH_KEY, ROW_KEY, ClassPairs, NextLinePairs, make_examples
+from dcpcse.data.examples import EPOCH_KEY, NEGATIVES_KEY, ROW_KEY, ClassPairs, NextLinePairs, make_examples
 from dcpcse.data.training_data import load_training_data, load_training_file
 from dcpcse.losses.false_negatives import masks
 from dcpcse.utils.errors import UserError
@@ -176,3 +176,50 @@ def test_only_single_sentences_get_other_positives(load):
         for rows in ([("a", "b")], [("a", 1), ("b", 1)], {"a": ["x"], "positive_1": ["y"], "positive_2": ["z"]}):
             with pytest.raises(UserError, match=f"--positive {positive} is for data with one column, but tr"):
                 make_examples(load(rows), 1, positive)
+    with pytest.raises(UserError, match="--positive all is for data with several positives, but tr"):
+        make_examples(load([("a", "b")]), 1, "all")
+
+
+# Different numbers of positives and hard negatives
+
+LISTED = [
+    {"q": f"q {i}", "pos": [f"p{k} of {i}" for k in range(1 + i % 3)], "neg": [f"n{k} of {i}" for k in range(i % 4)]}
+    for i in range(12)
+]
+
+
+def test_of_several_positives_those_are_drawn_that_a_row_has(load):
+    columns, dataset = make_examples(load(LISTED), 5)
+    assert columns == ("anchor", "positive", "negative_1", "negative_2", "negative_3")
+    for i, of_row in enumerate(zip(*(positives(dataset, epoch) for epoch in range(300)), strict=True)):
+        counts = Counter(of_row)
+        assert sorted(counts) == LISTED[i]["pos"]
+        assert len(counts) == 1 or chisquare(list(counts.values())).pvalue > 1e-4
+    expected = {"negative_1": "n0 of 6", "negative_2": "n1 of 6", "negative_3": None, NEGATIVES_KEY: 2}
+    assert {name: dataset[6][name] for name in expected} == expected
+
+
+def test_each_of_several_positives_makes_an_example_that_is_no_negative_of_the_others(load):
+    dataset = make_examples(load(LISTED), 5, "all")[1]
+    found = [(one["anchor"], one["positive"], one[CLASS], one[ROW_KEY]) for one in dataset.__getitems__(range(24))]
+    assert len(dataset) == 24
+    assert found == [(row["q"], text, i, i) for i, row in enumerate(LISTED) for text in row["pos"]]
+    dataset = make_examples(load(SEVERAL), 5, "all")[1]
+    assert [one["positive"] for one in dataset.__getitems__(range(27))] == [
+        f"p{1 + i % 3} of {i // 3}" for i in range(27)
+    ]
+    assert NEGATIVES_KEY not in dataset[0]
+
+
+@pytest.mark.parametrize("positive", ["dropout", "all"])
+def test_rows_share_the_keys_of_their_sentences_and_none_for_absent_ones(load, positive):
+    rows = [*LISTED, {"q": "q", "pos": ["p"], "neg": ["n0 of 2"]}]
+    dataset = make_examples(load(rows), 5, positive)[1]
+    examples = dataset.__getitems__(range(len(dataset)))
+    keys = [{*of_row} for of_row in dataset.keys(np.arange(len(dataset)), 0).tolist()]
+    for one, own in zip(examples, keys, strict=True):
+        for other, others in zip(examples, keys, strict=True):
+            texts, shared = (
+                {row["q"], *row["pos"], *row["neg"]} for row in (rows[one[ROW_KEY]], rows[other[ROW_KEY]])
+            )
+            assert len(own & others) == len(texts & shared)

@@ -141,8 +141,8 @@ def test_a_cell_that_is_not_text_is_refused_with_row_and_column():
         (True, "expected a string but found True; convert it by str()"),
         (np.int64(3), "expected a string but found the number 3; convert it by str()"),
         (b"x", "expected a string but found bytes b'x'; decode it by .decode()"),
-        (["x"], "expected a string but found a list; give one string per cell; several negatives are columns"),
-        ({"x": "y"}, "expected a string but found a dict; give one string per cell; several negatives are columns"),
+        (["x"], "expected a string but found a list; give one string per cell; only positives and hard"),
+        ({"x": "y"}, "expected a string but found a dict; give one string per cell; only positives and hard"),
         ("x\0", "found \\u0000, which is not a character; remove it"),
         ("\ud800", "found \\ud800, which is not a character; remove it"),
     ):

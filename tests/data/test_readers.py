@@ -199,7 +199,7 @@ REFUSED = [  # name, content, and what the message has
     ("t.txt.gz", b"text\n", "is not a complete gzip file"),
     ("t.parquet", b"PAR1 but not Parquet", "is not a Parquet file"),
     ("t.parquet", [("text",), (1,), (2,)], "row 1, column 'text': expected a string but found the number 1"),
-    ("t.parquet", [("a", "b"), ("x", ["p"]), ("y", ["q"])], "row 1, column 'b': expected a string but found a list"),
+    ("t.parquet", [("a", "b"), (["p"], "x"), (["q"], "y")], "row 1, column 'a': expected a string but found a list"),
     ("t.parquet", [("a", "label"), ("x", "y\0")], r"row 1, column 'label': found \u0000"),
 ]  # fmt: skip
 

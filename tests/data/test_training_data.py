@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import tempfile
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -238,6 +239,7 @@ CONTAINERS = {
     "polars Series": pl.Series(["a"]),
     "object": object(),
 }
+LISTS = (list, np.ndarray, pd.Series, pl.Series)
 THIRD = {"three": "c", "label": "neutral", "score": 1.0}
 
 
@@ -254,6 +256,8 @@ def test_a_cell_that_is_a_container_is_refused_with_row_and_column(error_of, kin
                     dict(zip(names, map(list, zip(*table, strict=True)), strict=True)),
                     pd.DataFrame(table, columns=list(names)),
                 ):
+                    if isinstance(table[0][2], LISTS) and (third == "three" or data is table):
+                        continue  # hard negatives, which can be lists
                     message = error_of(data)
                     assert message.startswith(f"train_data: row {number}, column "), message
                     assert ": expected a string " in message and "found" in message
@@ -518,3 +522,72 @@ def test_two_processes_that_read_at_once_get_the_same_rows(write, cache):
         process.join()
     assert found == [(5_000, hashlib.sha256("\n".join(lines).encode()).hexdigest())] * 2
     assert [path.suffix for path in cache.iterdir()] == [".arrow"]
+
+
+# Lists
+
+
+LISTED = [
+    {"query": " a", "pos": ["b", "c"], "neg": ["d ", "", None, "e\nf"]},
+    {"query": "g", "pos": ["h"], "neg": None},
+    {"query": "i", "pos": [" "], "neg": ["x"] * 9},
+    {"query": "j", "pos": "k", "neg": []},
+]
+SPREAD = {
+    "anchor": ["a", "g", "j"],
+    "positive_1": ["b", "h", "k"],
+    "positive_2": ["c", None, None],
+    "negative_1": ["d", None, None],
+    "negative_2": ["e f", None, None],
+}
+
+
+def test_lists_of_positives_and_hard_negatives_are_spread_over_columns(load):
+    columns = {name: [row[name] for row in LISTED] for name in LISTED[0]}
+    of_lists = {name: [[cell] if cell == "k" else cell for cell in cells] for name, cells in columns.items()}
+    files = {name: [[*LISTED[0]], *(row.values() for row in LISTED)] for name in ("a.jsonl", "a.json", "a.jsonl.gz")}
+    files["a.parquet"] = [[*LISTED[0]], *zip(*of_lists.values(), strict=True)]
+    objects = [
+        *(LISTED, iter(LISTED), [tuple(row.values()) for row in LISTED], columns, of_lists, pd.DataFrame(columns)),
+        *(pa.table(of_lists), datasets.Dataset.from_dict(of_lists), pl.DataFrame(of_lists)),
+        pd.DataFrame({"query": columns["query"], "pos": [*map(np.array, of_lists["pos"])], "neg": columns["neg"]}),
+    ]
+    for source in (*files.items(), *((table,) for table in objects)):
+        data = load(*source)
+        assert data.dataset.to_dict() == SPREAD
+        assert (data.dropped, data.dropped_lines) == (1, (3 + (data.unit == "line" and "json" not in data.name),))
+        assert (data.repeats.pairs, data.repeats.contradictory.count) == (0, 0)
+
+
+def test_lists_of_equal_length_are_the_rows_of_columns(load):
+    for names, negatives in ((("q", "p", "n"), ["c"]), (("q", "p", "neg_1", "neg_2"), ["c", "d"])):
+        listed = load([("a", ["b"], negatives)] * 3)
+        spread = load([dict(zip(names, ("a", "b", *negatives), strict=True))] * 3)
+        assert listed.sha256 == spread.sha256
+        assert listed.roles == spread.roles
+
+
+def test_what_is_wrong_in_lists_is_refused_with_its_place(error_of):
+    row = '{"query": "a", "pos": ["b"], "neg": ["c"]}\n'
+    for content, message in (
+        (
+            row + '{"query": "a", "pos": ["b", 3], "neg": []}\n',
+            "line 2, column 'pos': expected a string but found the nu",
+        ),
+        (
+            row + '{"query": "a", "pos": [["b"]], "neg": []}\n',
+            "line 2, column 'pos': expected a string but found a list",
+        ),
+        (
+            row + '{"query": ["a"], "pos": ["b"], "neg": []}\n',
+            "line 2, column 'query': expected a string but found a l",
+        ),
+        (row + '{"query": "a", "pos": ["b"]}\n', "line 2: expected the keys"),
+        (
+            row.replace("}", ', "pos_scores": [1.0]}'),
+            "line 1: the column 'pos_scores' of .* has neither a name of posit",
+        ),
+        (row.replace("pos", "score").replace("neg", "label"), "'score' of .* is not the third"),
+    ):
+        assert re.search(message, error_of("a.jsonl", content))
+    assert "row 2: expected 3 cells" in error_of([("a", ["b"], ["c"]), ("a", ["b"])])

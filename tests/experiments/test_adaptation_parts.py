@@ -93,7 +93,11 @@ def test_pairs_with_scores_have_the_scores_of_scipy_and_scikit_learn():
     assert points(precision("dev", rows), embed) == pytest.approx(average_precision_score(rows["score"], cosines))
 
 
-@pytest.mark.parametrize("further", [{}, {"positive_2": ["p4", "p2", "p6", "n3", "p7", "p1"]}], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "further",
+    [{}, *({"positive_2": ["p4", repeated, "p6", "n3", "p7", "p1"]} for repeated in ("p2", None))],
+    ids=["one", "two", "absent"],
+)
 def test_the_reciprocal_rank_is_that_of_a_naive_loop_over_all_candidates(further):
     rows = {
         "anchor": ["a1", "a2", "a1", "a3", "P2", "same"],  # an anchor with two positives, and one that is a candidate
@@ -105,8 +109,8 @@ def test_the_reciprocal_rank_is_that_of_a_naive_loop_over_all_candidates(further
         rows = {"anchor": rows["anchor"], "positive_1": rows["positive"], **further, "negative": rows["negative_1"]}
         answers = {"a1": {"p1", "p3", "p4", "p6"}, "a2": {"p2"}, "a3": {"p1", "n3"}, "P2": {"p5", "p7"}}
         answers["same"] = {"p1"}
-    embed = embedded(*(text for texts in rows.values() for text in texts))
-    candidates = [*dict.fromkeys(text for name, texts in rows.items() if name != "anchor" for text in texts)]
+    embed = embedded(*(text for texts in rows.values() for text in texts if text))
+    candidates = [*dict.fromkeys(text for name, texts in rows.items() if name != "anchor" for text in texts if text)]
     values = []
     for anchor, own in answers.items():
         others = [text for text in candidates if text not in own and text.lower() != anchor.lower()]
@@ -238,6 +242,19 @@ def test_rows_with_several_positives_are_pairs_and_no_part_has_a_text_of_another
     trained = {text for row in found.train.dataset for text in row.values()}
     assert len(found.dev.texts) == 20 + 20 + 10 + 20
     assert not trained & {*found.dev.texts, *found.test.texts} and not {*found.dev.texts} & {*found.test.texts}
+
+
+def test_lists_of_different_lengths_stay_lists_of_their_rows(read):
+    rows = {
+        anchor: {"pos": [positive, *[f"also {i}"] * (i % 2)], "neg": [f"no {i} {k}" for k in range(i % 3)]}
+        for i, (anchor, positive) in enumerate(pairs(100))
+    }
+    found = read([{"query": anchor, **row} for anchor, row in rows.items()])
+    assert (found.kind, found.sizes) == (measures.PAIRS, {"train": 60, "dev": 20, "test": 20})
+    for row in found.train.dataset:
+        anchor = row.pop("anchor")
+        assert [text for text in row.values() if text] == [*rows[anchor]["pos"], *rows[anchor]["neg"]]
+    assert None not in found.dev.texts and len(found.train.dataset) == 60
 
 
 def test_a_text_in_two_parts_is_found_with_its_place_in_both(read, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import functools
 import itertools
+import json
 import math
 import re
 
@@ -319,6 +320,30 @@ def test_the_file_is_read_as_a_training_file(name, options, columns, tmp_path):
     assert len(read.dataset) == result.rows
     assert list(dict.fromkeys(zip(read.dataset["anchor"], read.dataset["positive"], strict=True))) == pairs
     assert {text for column in columns[2:] for text in read.dataset[column]} <= {text for _, text in pairs}
+
+
+def test_lists_have_all_positives_of_an_anchor_and_the_negatives_of_a_loop(tmp_path):
+    """As many as there are; from pairs and from lists of positives."""
+    pairs, how = made_pairs(80), {"relative_margin": 0.3, "range_max": 4, "num_negatives": 3}
+    candidates = naive(pairs, [text for _, text in pairs], MODELS[0], high=4, relative=0.3)
+    expected = [
+        {
+            "query": anchor,
+            "pos": list(dict.fromkeys(text for other, text in pairs if other == anchor)),
+            "neg": candidates[anchor][:3],
+        }
+        for anchor in dict(pairs)
+    ]
+    assert {len(row["neg"]) for row in expected} >= {0, 1, 3}
+    for source in (pairs, [{"query": row["query"], "pos": row["pos"]} for row in expected]):
+        output = tmp_path / f"{len(source)}.jsonl"
+        result = dcpcse.mine(Lookup(), source, output=output, cache_dir=tmp_path, show_progress=False, **how)
+        assert [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()] == expected
+        assert result.rows == len(expected) < len(pairs)
+        assert re.search(r"without a negative are kept", result.lines[-1])
+        assert len(load_training_file(output, tmp_path).dataset) == len(expected)
+    with pytest.raises(UserError, match=r"^output_format=.lists.: needs output OUT.jsonl"):
+        dcpcse.mine(Lookup(), pairs, output=tmp_path / "a.csv", output_format="lists")
 
 
 def test_data_that_are_not_pairs_and_texts_that_readers_refuse_are_refused(tmp_path):

@@ -23,6 +23,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 import dcpcse
 from dcpcse.data.collator import slots_of
 from dcpcse.data.columns import CLASSES
+from dcpcse.data.examples import NEGATIVES_KEY
 from dcpcse.losses.pair_ranking import PairRanking
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
@@ -42,6 +43,7 @@ CASES = {
     "hard negatives": (TRIPLE, WEIGHTED),
     "several hard negatives": (SEVERAL, WEIGHTED, {"shares": (4, 4)}),
     "several hard negatives, hinge": (SEVERAL, HINGE),
+    "different numbers of hard negatives": ((*SEVERAL, NEGATIVES_KEY), {**HINGE, **WEIGHTED}),
     "classes": (CLASSED, HINGE),
     "classes, prototypes": (CLASSED, PROTOTYPES),
     "guide": (TRIPLE, HINGE, {"guide": True}),
@@ -82,7 +84,7 @@ CASES = {
     "angle, labels, Matryoshka": ((*PAIR, "label"), {"method": "angle", "matryoshka_dims": [32, 6]}),
     "published": (TRIPLE, {"gather_gradient": "published", **PUBLISHED}, {"shares": (4, 4)}),
 }
-IN_ROW_CHUNKS = ("several hard negatives, hinge", "guide and classes", "conpvp, hard negatives", "esimcse")
+IN_ROW_CHUNKS = ("different numbers of hard negatives", "guide and classes", "conpvp, hard negatives", "esimcse")
 IN_ROW_CHUNKS += ("consert, hard negatives", "rankcse, listnet", "angle")
 CASES |= {  # two chunks in one process, one in the other
     f"{name}, in row chunks": (*CASES[name][:2], {**(CASES[name][2:] or ({},))[0], "row_chunk": 2})
@@ -95,6 +97,7 @@ LOOPS = ("unsupervised", "pairs", "hard negatives", "several hard negatives", "s
 
 
 LABELS = {"label": lambda i: CLASSES[i % 3], "score": float, "class": lambda i: (1 + i) // 2}
+LABELS[NEGATIVES_KEY] = lambda i: i % 3
 
 
 def row_of(columns, texts, i):

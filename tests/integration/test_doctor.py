@@ -139,6 +139,24 @@ def test_on_a_clean_file_there_is_nothing_to_say(doctor, tmp_path):
     assert doctor(text) == (0, {})
 
 
+def test_lists_are_counted_and_absent_sentences_are_none(tiny, doctor, tmp_path, capsys):
+    rows = [
+        [f"anchor {i} walks", [f"positive {i} {k}" for k in range(1 + i % 2)], [f"no {i}"] * (i % 4)]
+        for i in range(60)
+    ]
+    write(path := tmp_path / "lists.jsonl", rows, ("query", "pos", "neg"))
+    code, found = doctor(path, "--tokenizer", tiny("bert"))
+    assert (code, {what for _, what in found}) == (0, set())
+    write(longest := tmp_path / "longest.jsonl", [*rows, ["a", ["b"], ["c", "d", "e", "f"]]], ("query", "pos", "neg"))
+    assert doctor(longest)[1]["warning", "absent"].startswith(
+        "hard negatives are 1.5 per row; in place of absent ones, up"
+    )
+    main(["doctor", str(path)])
+    said = capsys.readouterr().out
+    assert re.search(r"positives +per row: min 1, median 1, 95th percentile 2, max 2\n", said)
+    assert re.search(r"negatives +per row: min 0, median 1, 95th percentile 3, max 3\n", said)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, tmp_path, capsys):
     rows, path = [row[:2] for row in clean_rows(20)], tmp_path / f"labelled{suffix}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from dcpcse.data.examples import NEGATIVES_KEY
 from dcpcse.losses import Contrastive, EncodedBatch, Loss
 from dcpcse.losses.cosine_regression import CosineRegression
 from dcpcse.losses.energy_hinge import EnergyHinge
@@ -30,13 +31,20 @@ def cosine(a, b):
     return F.cosine_similarity(a, b, dim=0)
 
 
+def absent(marks, view, j):
+    """Whether row j has too few hard negatives for this view."""
+    return NEGATIVES_KEY in marks and view in QUADRUPLE[2:] and marks[NEGATIVES_KEY][j] <= QUADRUPLE[2:].index(view)
+
+
 def left_out_of(marks, positive):
-    """(view, i, j) → whether candidate j of a view is a false negative of anchor i."""
+    """(view, i, j) → whether candidate j of a view is a false negative of anchor i, or absent."""
 
     def nearness(view, i, j):
         return cosine(marks[f"{GUIDED}anchor"][i], marks[f"{GUIDED}{view}"][j])
 
     def left_out(view, i, j):
+        if absent(marks, view, j):
+            return True
         if CLASSES in marks and view == positive and i != j and marks[CLASSES][i] == marks[CLASSES][j]:
             return True
         return f"{GUIDED}anchor" in marks and bool(nearness(view, i, j) > nearness(positive, i, i) + RESOLUTION)
@@ -223,12 +231,15 @@ CASES = {
     "classes": Case(contrastive, QUADRUPLE, info_nce(), (CLASSES,), 3 * ROWS),
     "guide": Case(contrastive, QUADRUPLE, info_nce(), (GUIDED,), 3 * ROWS),
     "guide and classes": Case(contrastive, QUADRUPLE, info_nce(), (GUIDED, CLASSES), 3 * ROWS),
+    "numbers": Case(contrastive, QUADRUPLE, info_nce(), (NEGATIVES_KEY,), 3 * ROWS),
+    "numbers, guide and classes": Case(contrastive, QUADRUPLE, info_nce(), (NEGATIVES_KEY, GUIDED, CLASSES), 3 * ROWS),
     "prototypes": Case(prototypical, PROTOTYPES, OF_PROTOTYPES, candidates=2 * ROWS),
     "prototypes, classes": Case(prototypical, PROTOTYPES, OF_PROTOTYPES, (CLASSES,), 2 * ROWS),
     "queue": Case(with_queue, PAIR, info_nce(further=QUEUE[-7:]), candidates=ROWS + 7),
     "hinge": Case(lambda: EnergyHinge(0.9), QUADRUPLE, hinge(), candidates=3 * ROWS),
     "hinge, classes": Case(lambda: EnergyHinge(0.9), PAIR, hinge(), (CLASSES,), ROWS),
     "hinge, guide and classes": Case(lambda: EnergyHinge(0.9), QUADRUPLE, hinge(), (GUIDED, CLASSES), 3 * ROWS),
+    "hinge, numbers": Case(lambda: EnergyHinge(0.9), QUADRUPLE, hinge(), (NEGATIVES_KEY,), 3 * ROWS),
     "two copies": Case(lambda: NTXent([COPIES[:2], COPIES[2:]], 0.2), COPIES, copies(), candidates=2 * ROWS),
     "listnet": Case(lambda: RankDistillation(TEACHERS, "listnet", 0.2, 0.1), PAIR, distillation(list_net)),
     "listmle": Case(lambda: RankDistillation(TEACHERS, "listmle", 0.2, 0.1), PAIR, distillation(list_mle)),
@@ -259,6 +270,8 @@ def batch_of(case: Case, dtype=torch.float64, **extras) -> EncodedBatch:
         marks[CLASSES] = torch.randint(6, (ROWS,), generator=random)
     if GUIDED in case.marks:
         marks |= {f"{GUIDED}{name}": torch.randn(ROWS, 5, generator=random) for name in case.views}
+    if NEGATIVES_KEY in case.marks:
+        marks[NEGATIVES_KEY] = torch.randint(3, (ROWS,), generator=random)
     extras |= {"scores": marks["targets"][:, 0]}
     ids = torch.zeros(ROWS, len(case.views), 1)
     return EncodedBatch(None, ids, ids, views, precomputed=marks, extras=extras)
@@ -277,7 +290,8 @@ def computed(case: Case, chunk: int | None = None, dtype=torch.float64, widths=(
 def by_loops(case: Case):
     """As `computed`, of the loop; the metrics are the cosines of anchors with positives."""
     batch, positive = batch_of(case), case.views[1]
-    marks = {name: rows.tolist() if name == CLASSES else rows.double() for name, rows in batch.precomputed.items()}
+    whole = (CLASSES, NEGATIVES_KEY)
+    marks = {name: rows.tolist() if name in whole else rows.double() for name, rows in batch.precomputed.items()}
     loss, left_out = case.loop(batch.embeddings, marks), left_out_of(marks, positive)
     (3 * loss).backward()
     rows = [(i, j, float(cosine(a, b))) for i, a in enumerate(batch.embeddings["anchor"].detach())

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from method_models import Collator, stir_adapter, with_encoder, with_guides
 from torch import nn
 
+from dcpcse.data.examples import NEGATIVES_KEY
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss, Term
 from dcpcse.losses.base import with_precomputed
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("on_command_line")
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
     "classes": {"method": "dcpcse", "pre_seq_len": 3, "do_eh_loss": True, "eh_loss_margin": 0.5, "temp": 0.5},
+    "numbers": {"method": "dcpcse", "pre_seq_len": 3, "do_eh_loss": True, "eh_loss_margin": 0.5, "temp": 0.5},
     "guide": {"method": "scpcse", "prototypes": "both", "temp": 0.5},
     "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
     "promptbert": {"further_templates": ['[MASK] is "{sentence}" .']},
@@ -42,7 +44,8 @@ COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"], "classes": ["anchor", "p
 COLUMNS |= {name: ["anchor", "positive", "score"] for name in ("d2cse, scores", "cosent")}
 RANDOM = {name for name in METHODS if "do_mlm" in METHODS[name] or name.startswith(("d2cse", "diffcse"))}
 """Methods that mask tokens at random."""
-LABELS = {"class": lambda i: i // 2, "score": lambda i: i % 5}
+COLUMNS["numbers"] = ["anchor", "positive", "negative_1", "negative_2", NEGATIVES_KEY]
+LABELS = {"class": lambda i: i // 2, "score": lambda i: i % 5, NEGATIVES_KEY: lambda i: i % 3}
 
 
 def built(tiny, sentences, name: str, dropout: float):

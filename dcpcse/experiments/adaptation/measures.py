@@ -10,6 +10,7 @@ classes       mean average precision: the ranks of the texts with the class of a
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from senteval.lines import Line, Located, single_blanks
 from senteval.scores import ROUNDING, cosine, unit_rows
 from senteval.settings import Settings
 
-from dcpcse.data.columns import CLASS, CLASS_SEPARATOR, LABEL, SCORE, positives_in
+from dcpcse.data.columns import CLASS, CLASS_SEPARATOR, LABEL, SCORE, negatives_in, positives_in
 from dcpcse.data.training_data import TrainingData
 from dcpcse.evaluation.significance import BY_CLASS, STATISTICS, Outcomes, resample
 from dcpcse.training.arguments import NO_DUPLICATES
@@ -166,12 +167,15 @@ def own_positive(part: str, rows: Columns) -> Measure:
     negatives of all rows, without the query itself and without the query's other positives. Candidates with the same
     cosine rank before the positive.
     """
-    candidates = {text_key(text): text for name, texts in rows.items() if name != "anchor" for text in texts}
+    texts = chain.from_iterable(cells for name, cells in rows.items() if name != "anchor")
+    candidates = {text_key(text): text for text in texts if text is not None}
     place_of = {key: index for index, key in enumerate(candidates)}
     anchors: dict[str, str] = {}
     answers: dict[str, set[int]] = {}
     for column in positives_in(rows):
         for anchor, positive in zip(rows["anchor"], rows[column], strict=True):
+            if positive is None:
+                continue
             key, answer = text_key(anchor), text_key(positive)
             if key != answer:  # every encoder finds the text itself
                 anchors[key] = anchor
@@ -265,9 +269,20 @@ def _scaled(columns: Columns) -> Columns:
     return {**columns, SCORE: [(score - lowest) / (highest - lowest) for score in columns[SCORE]]}
 
 
+def _in_lists(columns: Columns) -> Columns:
+    """Return the columns with lists of the positives and of the hard negatives, of which rows may have fewer."""
+    if all(None not in texts for texts in columns.values()):
+        return columns
+    lists = {
+        role: [[*filter(None, cells)] for cells in zip(*(columns[name] for name in names(columns)), strict=True)]
+        for role, names in (("positive", positives_in), ("negative", negatives_in))
+    }
+    return {"anchor": columns["anchor"], **{role: cells for role, cells in lists.items() if cells}}
+
+
 _DISTINCT: Mapping[str, Any] = {"method": "dcpcse", "batch_sampler": NO_DUPLICATES}
 SENTENCES = DataKind("sentences", None, _DISTINCT, ({"positive": "crop"}, {"positive": "dropout"}))
-PAIRS = DataKind("pairs", own_positive, _DISTINCT)
+PAIRS = DataKind("pairs", own_positive, _DISTINCT, prepared=_in_lists)
 # Rows of one class may be in one batch: the loss leaves them out of the negatives.
 CLASSES = DataKind("sentences with classes", own_class, {"method": "dcpcse"})
 _REGRESSION: Mapping[str, Any] = {"options": {"method": "sbert"}, "contrastive": False, "prepared": _scaled}

@@ -178,6 +178,8 @@ def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
             continue
         for column in read[name].roles.sentences:
             for row, text in enumerate(read[name].dataset[column]):
+                if text is None:
+                    continue
                 owner, first = known.get(text_key(text), (name, row))
                 if owner != name:
                     shared.setdefault(text_key(text), (text, name, row, owner, first))
@@ -268,6 +270,7 @@ def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
         (row, len(rows) + number_of.setdefault(text_key(text), len(number_of)))
         for row, texts in enumerate(rows)
         for text in texts
+        if text is not None
     ]
     size = len(rows) + len(number_of)
     graph = coo_array((np.ones(len(edges), bool), tuple(np.array(edges).T)), shape=(size, size))

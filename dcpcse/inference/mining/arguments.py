@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dcpcse.data.columns import ROLES
+from dcpcse.data.columns import ROLES, numbered
 from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.inference.index.backends import BACKENDS
@@ -11,6 +11,9 @@ from dcpcse.utils.option_fields import SEEDS, needs_given, needs_value, option, 
 
 _GUIDE = needs_given("guide")
 
+LISTS = "lists"
+"""Value of --output_format for a row for each anchor, with lists of its positives and negatives."""
+
 
 @dataclass
 class MiningArguments(CosineOptions):
@@ -18,18 +21,19 @@ class MiningArguments(CosineOptions):
 
     _argument_group_name = "mining"
 
-    output: str | None = option(None, "Output file: OUT.csv or OUT.tsv (required).")
+    output: str | None = option(None, "Output file: OUT.csv, OUT.tsv or OUT.jsonl (required).")
     corpus: str | None = option(
         None,
         "Texts from which negatives are chosen: a text file, a training file (all its columns of sentences), or an "
         "index folder of dcpcse search. Default: the positives of the pairs.",
     )
     num_negatives: int = option(1, "Number of negatives of each pair.", at_least=1)
-    output_format: str = option(
-        "n-tuple",
+    output_format: str | None = option(
+        None,
         "n-tuple: a row for each pair with all its negatives; pairs with fewer negatives are left out. triplet: a row "
-        "for each negative; pairs with fewer negatives have fewer rows.",
-        choices=["n-tuple", "triplet"],
+        "for each negative; pairs with fewer negatives have fewer rows. lists: a row for each anchor with the lists "
+        "pos and neg. Default: lists for OUT.jsonl, otherwise n-tuple.",
+        choices=["n-tuple", "triplet", LISTS],
     )
     range_min: int = option(0, "Number of the most similar candidates that are skipped.", at_least=0)
     range_max: int = option(100, "Rank at which the search stops, including candidates that --range_min skips.")
@@ -90,13 +94,17 @@ class MiningArguments(CosineOptions):
         require(self.num_negatives <= ranks, "num_negatives", self.num_negatives, bound)
         require_effect(self, None)
         if not self.output:
-            raise OptionError("output", reason="is missing", remedy="give OUT.csv or OUT.tsv")
-        if not self.output.lower().endswith((".csv", ".tsv")):
-            raise OptionError("output", self.output, "must end in .csv or .tsv")
+            raise OptionError("output", reason="is missing", remedy="give OUT.csv, OUT.tsv or OUT.jsonl")
+        is_json = self.output.lower().endswith(".jsonl")
+        if not is_json and not self.output.lower().endswith((".csv", ".tsv")):
+            raise OptionError("output", self.output, "must end in .csv, .tsv or .jsonl")
+        self.output_format = self.output_format or (LISTS if is_json else "n-tuple")
+        if self.output_format == LISTS and not is_json:
+            raise OptionError("output_format", LISTS, f"needs {spell('output')} OUT.jsonl")
 
     @property
     def columns(self) -> list[str]:
         """The names of the columns of the output."""
-        if self.num_negatives == 1 or self.output_format == "triplet":
-            return [*ROLES]
-        return [*ROLES[:2], *(f"{ROLES[2]}_{number}" for number in range(1, self.num_negatives + 1))]
+        if self.output_format == LISTS:
+            return ["query", "pos", "neg"]
+        return [*ROLES[:2], *numbered(ROLES[2], 1 if self.output_format == "triplet" else self.num_negatives)]

@@ -17,8 +17,8 @@ from dcpcse.data.training_data import TrainingData, load_training_data
 from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.inference.index.index_folder import is_index_folder
 from dcpcse.inference.index.sentence_index import Hit, SentenceIndex
-from dcpcse.inference.mining.arguments import MiningArguments
-from dcpcse.inference.mining.pairs import AnchorChunk, DistinctTexts, Pairs
+from dcpcse.inference.mining.arguments import LISTS, MiningArguments
+from dcpcse.inference.mining.pairs import AnchorChunk, DistinctTexts, Pairs, pairs_in
 from dcpcse.inference.mining.result import MiningResult, Negatives, OutputRows
 from dcpcse.inference.mining.similarities import Encoding, Similarities, StoredVectors
 from dcpcse.utils.arguments import location
@@ -98,7 +98,8 @@ def mine_negatives(
             negatives = miner.mine(bar.update)
         rows = _rows_of_output(args, numbered, negatives)
         require_output(output, "output", args.overwrite)  # it may have been written in the meantime
-        write_table(output, args.columns, _texts(numbered, rows, negatives, index))
+        texts = _lists if args.output_format == LISTS else _texts
+        write_table(output, args.columns, texts(numbered, rows, negatives, index))
     result = MiningResult.of(args, numbered, negatives, rows, index.described)
     for line in result.lines:
         notify(line)
@@ -120,7 +121,8 @@ def _open_index(
     texts = pairs.positives
     if corpus is not None:
         sentences = len(corpus.roles.sentences)
-        texts = DistinctTexts(chain.from_iterable(row[:sentences] for row in corpus.rows())).texts
+        cells = chain.from_iterable(row[:sentences] for row in corpus.rows())
+        texts = DistinctTexts(text for text in cells if text is not None).texts
     return SentenceIndex.build(model, texts, folder, backend=args.backend, **args.given())
 
 
@@ -248,12 +250,12 @@ def _distinct(hits: Sequence[Hit], excluded: set[str]) -> Iterator[Hit]:
 def _rows_of_output(args: MiningArguments, pairs: Pairs, negatives: Negatives) -> OutputRows:
     """Choose the rows of the output. Raises UserError if there are no rows."""
     counts, places = negatives.counts[pairs.anchor_of], np.arange(args.num_negatives)
-    if args.output_format == "triplet":
+    if args.output_format != "n-tuple":
         of_row, column = np.nonzero(places < counts[:, None])
-        rows = OutputRows(of_row, column[:, None])
+        rows = OutputRows(of_row, column[:, None], len(pairs.anchors) if args.output_format == LISTS else len(of_row))
     else:
         complete = np.flatnonzero(counts == args.num_negatives)
-        rows = OutputRows(complete, np.tile(places, (len(complete), 1)))
+        rows = OutputRows(complete, np.tile(places, (len(complete), 1)), len(complete))
     if not len(rows.pairs):
         needed = plural(rows.places.shape[1], "negative")
         raise UserError(
@@ -267,8 +269,15 @@ def _texts(pairs: Pairs, rows: OutputRows, negatives: Negatives, index: Sentence
     """Yield the texts of the rows of the output."""
     left = zip(rows.pairs.tolist(), rows.places, strict=True)
     pair, places = next(left)
-    for number, texts in enumerate(pairs.data.rows()):
+    for number, texts in enumerate(pairs_in(pairs.data)):
         while pair == number:
             indices = negatives.rows[pairs.anchor_of[number], places]
             yield [*texts, *map(index.sentence, indices.tolist())]
             pair, places = next(left, (-1, places))
+
+
+def _lists(pairs: Pairs, rows: OutputRows, negatives: Negatives, index: SentenceIndex) -> Iterator[list[Any]]:
+    """Yield each anchor with the lists of its positives and of its negatives."""
+    for number, anchor in enumerate(pairs.anchors):
+        chosen = negatives.rows[number][: negatives.counts[number]].tolist()
+        yield [anchor, pairs.positives_of(number), [*map(index.sentence, chosen)]]

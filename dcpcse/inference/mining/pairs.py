@@ -27,6 +27,12 @@ class DistinctTexts:
         return number
 
 
+def pairs_in(data: TrainingData) -> Iterator[tuple[str, str]]:
+    """Yield each anchor with each of its positives."""
+    for anchor, *positives in data.rows():
+        yield from ((anchor, positive) for positive in positives if positive is not None)
+
+
 @dataclass(frozen=True)
 class Pairs:
     """The N pairs of a training file, with their A distinct anchors and P distinct positives.
@@ -51,20 +57,23 @@ class Pairs:
 
     @classmethod
     def of(cls, data: TrainingData) -> "Pairs":
-        """Number the texts of training data. Raises UserError unless its columns are anchor and positive."""
-        if tuple(data.roles) != ("anchor", "positive"):
+        """Number the texts of training data. Raises UserError unless its columns are an anchor and positives."""
+        if tuple(data.roles) != ("anchor", *data.roles.positives) or not data.roles.positives:
             raise UserError(
                 f"{data.name} has the columns {list(data.columns)}, read as {', '.join(data.roles)}; give pairs: two "
-                "columns, anchor and positive"
+                "columns, anchor and positive (or a list of positives)"
             )
         anchors, positives = DistinctTexts(), DistinctTexts()
-        numbers = np.empty((len(data.dataset), 2), np.int64)
-        for row, (anchor, positive) in enumerate(data.rows()):
-            numbers[row] = anchors.number(anchor), positives.number(positive)
-        anchor_of, positive_of = np.ascontiguousarray(numbers.T)
+        numbers = ((anchors.number(anchor), positives.number(positive)) for anchor, positive in pairs_in(data))
+        anchor_of, positive_of = np.fromiter(numbers, np.dtype((np.int64, 2))).T.copy()
         order = np.argsort(anchor_of, kind="stable")
         bounds = np.searchsorted(anchor_of[order], np.arange(len(anchors.texts) + 1))
         return cls(data, anchors.texts, positives.texts, anchor_of, positive_of, order, bounds)
+
+    def positives_of(self, anchor: int) -> list[str]:
+        """Return the distinct positives of an anchor, given by its number."""
+        rows = self.order[self.bounds[anchor] : self.bounds[anchor + 1]]
+        return [self.positives[i] for i in dict.fromkeys(self.positive_of[rows].tolist())]
 
     def chunks(self, size: int) -> Iterator["AnchorChunk"]:
         """Yield the anchors in chunks of `size`, with their pairs."""
@@ -106,7 +115,6 @@ class AnchorChunk:
         """
         texts = []
         for number in self.numbers:
-            rows = self.pairs.order[self.pairs.bounds[number] : self.pairs.bounds[number + 1]]
-            positives = (self.pairs.positives[i] for i in self.pairs.positive_of[rows].tolist())
+            positives = self.pairs.positives_of(number)
             texts.append({"", *map(single_blanks, (self.pairs.anchors[number], *positives))})
         return texts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dcpcse.inference.mining.arguments import MiningArguments
+from dcpcse.inference.mining.arguments import LISTS, MiningArguments
 from dcpcse.inference.mining.pairs import Pairs
 from dcpcse.utils.errors import plural
 from dcpcse.utils.tables import make_table
@@ -39,16 +39,18 @@ class Negatives:
 
 @dataclass(frozen=True)
 class OutputRows:
-    """The R rows of the output.
+    """The R rows of the output, or, for lists, the R pairs of a positive and a negative of an anchor.
 
     Args:
         pairs: The pair (R,) of each row, in ascending order.
         places: The positions (R, m) of the m negatives of each row in `Negatives`, which are at least 0 and below
             `num_negatives`.
+        count: The number of rows that are written.
     """
 
     pairs: np.ndarray
     places: np.ndarray
+    count: int
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,18 @@ class MiningResult:
         if args.guide is not None:
             share = f"{negatives.rejected:,} of {plural(negatives.candidates, 'candidate')}"
             lines.append(f"the guide left out {share} as possible positives")
-        lines.append(f"wrote {plural(len(rows.pairs), 'row')} to {args.output}")
+        lines.append(f"wrote {plural(rows.count, 'row')} to {args.output}")
         if incomplete:
-            verbs = ("has", "have") if args.output_format == "triplet" else ("is", "are")
-            fate = f"{verbs[incomplete > 1]} {'fewer rows' if args.output_format == 'triplet' else 'left out'}"
-            lines.append(f"{plural(incomplete, 'pair')} with fewer than {args.num_negatives} negatives {fate}")
+            verbs = ("is", "are") if args.output_format == "n-tuple" else ("has", "have")
+            fate = {"n-tuple": "left out", "triplet": "fewer rows", LISTS: "a shorter list"}[args.output_format]
+            few = f"{plural(incomplete, 'pair')} with fewer than {args.num_negatives} negatives"
+            lines.append(f"{few} {verbs[incomplete > 1]} {fate}")
         if without:
-            lines.append(f"{plural(without, 'pair')} without a negative {'are' if without > 1 else 'is'} left out")
+            fate = "kept" if args.output_format == LISTS else "left out"
+            lines.append(f"{plural(without, 'pair')} without a negative {'are' if without > 1 else 'is'} {fate}")
         return cls(
             output=Path(args.output),
-            rows=len(rows.pairs),
+            rows=rows.count,
             pairs=len(counts),
             incomplete=incomplete,
             without=without,
