@@ -276,6 +276,15 @@ class TrainingArguments(OneGpuArguments):
     metric_for_best_model: str | None = option(
         None, "Dev score that selects the best checkpoint: stsb_spearman (default), sickr_spearman, avg_sts, ..."
     )
+    early_stopping_patience: int | None = option(
+        None,
+        "Stop the training when this many evaluations in a row have not improved --metric_for_best_model. It implies "
+        "--load_best_model_at_end, unless that option is given.",
+        at_least=1,
+    )
+    early_stopping_threshold: float = option(
+        0.0, "An evaluation counts as an improvement if it is better than the best one by more than this.", at_least=0
+    )
     push_to_hub: bool = option(False, "Push the finished model folder to the hub, to --hub_model_id.")
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
@@ -311,6 +320,8 @@ class TrainingArguments(OneGpuArguments):
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         workers = self.dataloader_num_workers
         self.dataloader_num_workers = workers or 0  # transformers compares it with numbers
+        if self.early_stopping_patience and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"  # stands for the first score, as with load_best_model_at_end
         super().__post_init__()
         self.dataloader_num_workers = workers
         if self.given is None:

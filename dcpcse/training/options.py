@@ -174,10 +174,12 @@ def _save_at_evaluations(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options implied by `--load_best_model_at_end`: by default, save a checkpoint at every evaluation.
 
     With transformers' default save_steps=500, there might be no checkpoint for the best evaluation.
+    `--early_stopping_patience` implies `--load_best_model_at_end`.
     """
-    if not options.get("load_best_model_at_end"):
+    stops_early = "early_stopping_patience" in options and options.get("eval_strategy", "no") != "no"
+    if not options.get("load_best_model_at_end", stops_early):
         return {}
-    implied = {"metric_for_best_model": "stsb_spearman"}
+    implied = {"metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True}
     if not {"save_steps", "save_strategy"} & set(options):
         implied |= {"save_strategy": options.get("eval_strategy", "no"), "save_total_limit": 2}
         if "eval_steps" in options:

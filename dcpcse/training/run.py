@@ -185,9 +185,9 @@ def _is_finished(trainer: Trainer) -> bool:
     state = read_state(output) or {"global_step": 0}
     result = checkpoints.Checkpoint(output, state["global_step"])
     result.require_same_options(trainer.run_options)
-    if result.step >= steps:
+    if trainer.is_over(state):
         result.require_same_run(trainer.step_module.model, None)
-        notify(f"{output} contains a finished run of {plural(steps, 'step')}; it remains unchanged")
+        notify(f"{output} contains a finished run of {plural(result.step, 'step')}; it remains unchanged")
         if trainer.is_world_process_zero():
             atomic_save.remove_leftovers(output)
         trainer.restore_result()
@@ -231,7 +231,8 @@ def _train(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
         trainer.save_result({} if metrics is None else {"train_results.txt": _lines(metrics)})
     if metrics is not None and trainer.is_world_process_zero():
         speed = f"{metrics['train_runtime']:,.1f} s, {metrics['train_steps_per_second']:.3g} steps per second"
-        notify(f"finished at step {trainer.state.global_step}: mean loss {metrics['train_loss']:.4g}; {speed}")
+        early = " (stopped early)" if trainer.state.global_step < planned_steps(trainer) else ""
+        notify(f"finished at step {trainer.state.global_step}{early}: mean loss {metrics['train_loss']:.4g}; {speed}")
     if trainer.is_world_process_zero():
         notify(f"the model is in {output}")
     if number := trainer.stop.number:  # the signal arrived in the last step, or while the result was saved

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.collator import ByValue, ViewCollator
@@ -69,7 +69,7 @@ from dcpcse.utils.errors import (
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.private.trainer import ExportableState, HookedTrainer
-from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, read_state
+from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, count_without_gain, read_state
 from dcpcse.utils.signals import DeferredSignal, Interrupted, ignore_signals
 
 logger = logging.getLogger(__name__)
@@ -223,6 +223,8 @@ class Trainer(HookedTrainer):
         self.add_callback(self.metrics_file)
         self.add_callback(AfterStep(self.method))
         self.add_callback(ResumeCallback(self))
+        if args.early_stopping_patience and args.eval_strategy != "no":
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience, args.early_stopping_threshold))
         self.stop = DeferredSignal()
         self.is_prepared = False  # set by `run_training`, which has already checked and prepared the output folder
         self.resumed_from: Path | None = None
@@ -312,11 +314,21 @@ class Trainer(HookedTrainer):
         if self.args.load_best_model_at_end:
             checkpoint.require_best(Path(self.args.output_dir))
 
+    @property
+    def early_stopping(self) -> list[EarlyStoppingCallback]:
+        """The callbacks that stop the training early."""
+        return [part for part in self.callback_handler.callbacks if isinstance(part, EarlyStoppingCallback)]
+
+    def is_over(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a run with this state (trainer_state.json) has made all its steps or has stopped early."""
+        patience = min((part.early_stopping_patience for part in self.early_stopping), default=math.inf)
+        return state["global_step"] >= planned_steps(self) or count_without_gain(state) >= patience
+
     def _restore_if_done(self, folder: str | Path | None) -> TrainOutput | None:
         """Load the checkpoint if it was saved after the last step. transformers would train one more step."""
-        if not folder or read_state(Path(folder))["global_step"] < (steps := planned_steps(self)):
+        if not folder or not self.is_over(state := read_state(Path(folder))):
             return None
-        notify(f"{folder} is the end of the run of {plural(steps, 'step')}")
+        notify(f"{folder} is the end of the run of {plural(state['global_step'], 'step')}")
         self.restore(Path(folder))
         return TrainOutput(self.state.global_step, math.nan, {})
 
@@ -703,7 +715,7 @@ class Trainer(HookedTrainer):
             return
         with atomic_save.atomic_result(Path(self.args.output_dir)) as aside:
             self.save_model(str(aside), _internal_call=True)
-            self.state.save_to_json(str(aside / STATE))
+            self._save_state(aside)
             for name, text in texts.items():
                 write_atomic(aside / name, text)
             (Path(self.args.output_dir) / EVAL_RESULTS).unlink(
@@ -743,7 +755,11 @@ class Trainer(HookedTrainer):
         """Write the files of a checkpoint that exist once for all processes, except the weights."""
         checkpoints.save_loss_state(folder, self.method.loss_state())
         write_run(folder / RUN_FILE, self.run_options)
-        for part in (*self.callback_handler.callbacks, self.control):
+        self._save_state(folder, self.control)
+
+    def _save_state(self, folder: Path, *parts: ExportableState) -> None:
+        """Write the state, with the states of the callbacks and of further parts."""
+        for part in (*self.callback_handler.callbacks, *parts):
             if isinstance(part, ExportableState):
                 self.state.stateful_callbacks[type(part).__name__] = part.state()
         self.state.save_to_json(str(folder / STATE))

@@ -102,6 +102,15 @@ def test_a_subclass_with_its_own_loss_and_callback_resumes_bit_for_bit(tiny, sen
         make("cached", gradient_cache_chunk=2)
 
 
+def test_early_stopping_takes_the_first_score_and_counts_anew_in_every_training(tiny, sentences, pairs, arguments):
+    options = {"eval_strategy": "steps", "eval_steps": 1, "early_stopping_patience": 2, "learning_rate": 1e-12}
+    trainer = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(**options), sentences, pairs, pre_seq_len=3)
+    for _ in range(2):
+        trainer.train()
+        assert trainer.state.global_step == 3 and trainer.state.best_metric is not None
+    assert trainer.args.metric_for_best_model == "pairs_spearman"
+
+
 def test_a_checkpoint_is_resumed_by_the_same_run_only(tiny, sentences, arguments, tmp_path):
     def make(data=sentences, learning_rate=0.03, **options) -> dcpcse.Trainer:
         args = arguments(save_strategy="steps", save_steps=2, learning_rate=learning_rate)
