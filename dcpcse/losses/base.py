@@ -79,6 +79,8 @@ class Loss(nn.Module):
             number.
         leaves_out_false_negatives: Whether the loss leaves out the negatives that `dcpcse.losses.false_negatives`
             masks, or has no negatives.
+        leaves_out_absent: Whether the loss leaves out the absent hard negatives of rows that have fewer than others,
+            or has no hard negatives.
         has_row_chunks: Whether the loss uses `row_chunk` (see `dcpcse.losses.row_chunks`) or does not need it.
         row_chunk: Number of anchors that the loss compares with all candidates at a time (--loss_chunk). None: all
             anchors. It is set before training.
@@ -90,6 +92,7 @@ class Loss(nn.Module):
 
     max_tokens: int | None = None
     leaves_out_false_negatives: bool = False
+    leaves_out_absent: bool = False
     has_row_chunks: bool = False
     row_chunk: int | None = None
     has_widths: bool = False

@@ -31,6 +31,7 @@ class Contrastive(Loss):
     """
 
     leaves_out_false_negatives = True
+    leaves_out_absent = True
     has_row_chunks = True
     has_widths = True
 

@@ -29,6 +29,8 @@ class MaskedLM(PerRowLoss):
             trained.
     """
 
+    leaves_out_absent = True  # no token of an absent sentence is masked
+
     def __init__(
         self, lm_head: LMHead, masking: TokenMasking, *, train_head: bool = False, apart: bool = False
     ) -> None:

@@ -106,6 +106,7 @@ class RankDistillation(Loss):
     """
 
     leaves_out_false_negatives = True  # no negatives: every candidate has a place in the ranking
+    leaves_out_absent = True
     has_row_chunks = True
     has_widths = True
 
@@ -173,6 +174,7 @@ class RankConsistency(Loss):
     """
 
     leaves_out_false_negatives = True  # it has no negatives
+    leaves_out_absent = True
     has_row_chunks = True
     has_widths = True
 

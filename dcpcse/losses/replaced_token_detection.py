@@ -58,6 +58,7 @@ class ReplacedTokenDetection(PerRowLoss):
         self.counts_pads = reduction == "mean_all"
         self.copies = copies
         self.view = view
+        self.leaves_out_absent = view is not None
         self.head = nn.Linear(hidden_size, 2)
         nn.init.normal_(self.head.weight, std=std)
         nn.init.zeros_(self.head.bias)

@@ -62,12 +62,18 @@ class DataArguments(Options):
 
     _argument_group_name = "data"
 
-    train_file: str | None = option(
+    train_file: list[str] | None = option(
         None,
-        "Training file (required): txt (one sentence per line), csv, tsv, json, jsonl (each also with .gz) or parquet "
-        "with 1 column (sentence), 2 (pair), 3 (pair and hard negative, or a third column named label or score) or "
-        "more. Several positives are named positive_1, positive_2, ... (one of them is drawn in each epoch), several "
-        "hard negatives negative_1, negative_2, ...",
+        "Training file (required), or several files, of which each batch uses one: txt (one sentence per line), csv, "
+        "tsv, json, jsonl (each also with .gz) or parquet with 1 column (sentence), 2 (pair), 3 (pair and hard "
+        "negative, or a third column named label or score) or more. Several positives are named positive_1, "
+        "positive_2, ... (one of them is drawn in each epoch), several hard negatives negative_1, negative_2, ...",
+    )
+    train_weights: list[float] | None = option(
+        None,
+        "Weights by which the batches of an epoch are divided among the files of --train_file, in their order. "
+        "Default: by size, so that every row is used once in an epoch.",
+        above=0,
     )
     columns: list[str] | None = option(
         None,
@@ -127,9 +133,19 @@ class DataArguments(Options):
     )
 
     def check(self) -> None:
-        """Raise UserError for a choice of columns with unknown roles."""
+        """Replace a list of one training file by the file, as run.yaml records it; check the files and columns."""
         chosen_columns(self.columns)
         chosen_columns(self.eval_columns, "eval_columns")
+        files = self.train_files
+        self.train_file = files[0] if len(files) == 1 else self.train_file
+        if repeated := next((file for file in files if files.count(file) > 1), None):
+            reason, remedy = "is given twice", f"give it once, and draw it more often by {spell('train_weights')}"
+            raise OptionError("train_file", repeated, reason, remedy)
+
+    @property
+    def train_files(self) -> list[str]:
+        """The training files, or the names of the objects that were given in their place."""
+        return [self.train_file] if isinstance(self.train_file, str) else list(self.train_file or ())
 
 
 NO_DUPLICATES = "no_duplicates"

@@ -98,9 +98,10 @@ def require_valid(options: "Options", option_names: "Collection[str]", objects: 
         remedy = "give an encoder as a Hugging Face folder or hub id"
         raise OptionError("model_name_or_path", reason="is missing", remedy=remedy)
     if "train_data" not in objects:
-        if not data.train_file:
+        if not data.train_files:
             raise OptionError("train_file", reason="is missing", remedy="give a txt, csv, tsv, json or jsonl file")
-        reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
+        for file in data.train_files:
+            reader_of(Path(file))  # raises UserError if the file does not exist or has an unknown format
     if not run.do_train and not run.do_eval and "do_train" in option_names:
         raise UserError(
             f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave it out, or add "

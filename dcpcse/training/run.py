@@ -10,7 +10,7 @@ from typing import Any
 from senteval import Suite
 from transformers import TrainerCallback
 
-from dcpcse.data.training_data import TrainingData
+from dcpcse.data.mixture import AnyTrainingData, by_name
 from dcpcse.encoders.storage import manifest
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
@@ -100,10 +100,8 @@ def _train_with(
         tasks = read_own_data(data_args, inputs.eval_pairs, inputs.eval_labels)
         dev = load_dev_tasks(data_args, tasks)
         settle_metric(run_args, dev, option_names)
-    source = data_args.train_file if inputs.train_data is None else inputs.train_data
+    source = by_name(data_args.train_files) if inputs.train_data is None else inputs.train_data
     data = open_train_dataset(source, model_args, data_args, "train_data")
-    if inputs.train_data is not None:
-        data_args.train_file = data.name
     trainer = build_trainer(model_args, data_args, run_args, inputs, data, dev)
     if checkpoint:
         with _explain_removal(checkpoint, run_args):
@@ -145,7 +143,7 @@ def build_trainer(
     data_args: DataArguments,
     run_args: TrainingArguments,
     inputs: Inputs,
-    data: TrainingData,
+    data: AnyTrainingData,
     dev: Suite | None,
 ) -> Trainer:
     """Build the Trainer of a run.

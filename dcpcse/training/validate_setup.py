@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
 from dcpcse.data.columns import CLASS, describe_labels
 from dcpcse.data.examples import IndexedDataset
+from dcpcse.data.mixture import MixedDataset
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
 from dcpcse.data.views import max_added_tokens
@@ -184,6 +185,24 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
             raise no_effect("guide", f"on {spell('method', method.model.method)}, which compares no rows")
 
 
+def require_same_numbers(method: Method, dataset: IndexedDataset | MixedDataset | None) -> None:
+    """Raise UserError if rows have different numbers of hard negatives, but the method needs the absent ones.
+
+    Args:
+        method: The method.
+        dataset: The examples; None if the run does not train.
+    """
+    if dataset is None or dataset.num_negatives is None:
+        return
+    if user := next((name for name, term in method.terms.items() if not term.loss.leaves_out_absent), None):
+        least, most = dataset.num_negatives.min(), dataset.num_negatives.max()
+        raise UserError(
+            f"{spell('train_file')} has rows with {least} to {most} hard negatives, but the loss {user} of "
+            f"{spell('method', method.model.method)} needs the same number in all rows; give each row as many, or "
+            "choose another method"
+        )
+
+
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
     """Raise UserError if --loss_chunk is given, but has no effect or is not supported.
 
@@ -207,14 +226,29 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
         )
 
 
-def batch_sizes(dataset: IndexedDataset, run: TrainingArguments) -> list[int]:
+def batch_sizes(dataset: IndexedDataset | MixedDataset, run: TrainingArguments) -> list[int]:
     """Return the number of rows of each batch of an epoch, over all processes.
 
     Args:
         dataset: The examples.
         run: Options of the run.
     """
-    return step_sizes(len(dataset), run.per_device_train_batch_size, run.world_size, run.dataloader_drop_last)
+    options = (run.per_device_train_batch_size, run.world_size, run.dataloader_drop_last)
+    return [size for part in dataset.parts for size in step_sizes(len(part), *options)]
+
+
+def require_weights(data: DataArguments, sets: int, run: TrainingArguments) -> None:
+    """Raise OptionError unless --train_weights is left out, or has a weight for each of several training sets.
+
+    Args:
+        data: Options of the data.
+        sets: Number of training sets.
+        run: Options of the run.
+    """
+    weights = data.train_weights
+    if run.trains and weights and (sets < 2 or len(weights) != sets):
+        reason = f"has {plural(len(weights), 'weight')} for {plural(sets, 'training set')}"
+        raise OptionError("train_weights", reason=reason, remedy="give one for each of several sets, or leave it out")
 
 
 def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> None:
@@ -241,7 +275,7 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
 
 
 def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
-    """Raise UserError if the data cannot be used for training; log duplicate rows and options without effect.
+    """Raise UserError if the data cannot be used for training; log duplicate rows and misread columns.
 
     Args:
         data: The training data.
@@ -258,6 +292,15 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
     warn_of_duplicates(data, run)
     warn_of_columns(data)
     require_classes(data)
+
+
+def warn_of_no_effect(model: ModelArguments, run: TrainingArguments) -> None:
+    """Log a warning for each option without effect on this run.
+
+    Args:
+        model: Options of the model.
+        run: Options of the run.
+    """
     if model.gather_gradient == "published" and run.world_size == 1:
         warn(f"{spell('gather_gradient', 'published')} has no effect with one process")
     if run.loss_chunk and run.loss_chunk >= run.per_device_train_batch_size:
@@ -284,6 +327,7 @@ def require_fitting(
     require_fits(method, data)
     require_room_after_prompt(method, data)
     require_masked(method, columns)
+    require_same_numbers(method, dataset)
     require_row_chunks(method, run)
     require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)

@@ -62,6 +62,8 @@ RECIPES = {
     "cosent, labels": ("bert", "labelled_csv", {"method": "cosent", "learning_rate": 1e-3}),
     "several positives": ("bert", "several_csv", {"do_eh_loss": True, **SAMPLED}),
     "classes": ("bert", "class_csv", {"do_eh_loss": True, "gradient_cache_chunk": 2}),
+    "two sets": ("bert", "two_sets", {"do_eh_loss": True, "do_mlm": True, **SEVERAL_BATCHES, "logging_steps": 2}),
+    "two weighted sets": ("bert", "two_sets", {"train_weights": [1, 2], "gradient_cache_chunk": 3}),
     "classes without duplicates": ("bert", "class_csv", {**SAMPLED, **SEVERAL_BATCHES}),
 }
 """What a resumed run repeats bit for bit; of dcpcse where no method is named."""
