@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.data.columns import CLASS, CLASSES, LABEL, SCORE
+from dcpcse.data.columns import CLASS, CLASSES, LABEL, SCORE, negatives_in
 from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.examples import EPOCH_KEY, NEGATIVES_KEY, ROW_KEY, Examples, ListedExamples, stack_indices
 from dcpcse.data.token_table import Tokenization
@@ -134,9 +134,10 @@ class ViewCollator:
         """
         if isinstance(examples, Sequence):
             examples = ListedExamples(examples)
-        batch = self._of_views(examples)
+        views = [view for view in self.views if examples.has(view.column) or not negatives_in([view.column])]
+        batch = self._of_views(views, examples)
         for name, guide in self.guides.items():
-            batch |= self._for_guide(_prefix_of(name), guide, examples)
+            batch |= self._for_guide(_prefix_of(name), guide, columns_of(views), examples)
         batch[ON_HOST] = OnHost.of(batch, self.read_on_host)
         return batch | _stack_values(examples) | stack_indices(examples)
 
@@ -153,24 +154,26 @@ class ViewCollator:
         limit = WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.room
         return Tokenization(lead, bool(self.templates), limit)
 
-    def _for_guide(self, prefix: str, guide: SentenceEncoder, examples: Examples) -> dict[str, Tensor]:
-        """Return the input tensors (B, columns, ...) of a guide for the sentences in all columns of the views."""
-        columns = [examples.texts(column) for column in columns_of(self.views)]
-        texts = [text or "" for example in zip(*columns, strict=True) for text in example]
+    def _for_guide(
+        self, prefix: str, guide: SentenceEncoder, columns: Sequence[str], examples: Examples
+    ) -> dict[str, Tensor]:
+        """Return the input tensors (B, columns, ...) of a guide for the sentences in some columns."""
+        texts_of = [examples.texts(column) for column in columns]
+        texts = [text or "" for example in zip(*texts_of, strict=True) for text in example]
         tokens = guide.tokenize(texts, EncodeOptions(max_length=guide.max_tokens))
         ids, mask, slots = tokens.batch(range(len(texts)), guide.tokenizer.pad_token_id)
         inputs = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
         tokens = {f"{prefix}{name}": t.unflatten(0, (len(examples), -1)) for name, t in inputs.items()}
         return {**tokens, f"{prefix}packing": Packing.of(mask)}
 
-    def _of_views(self, examples: Examples) -> dict[str, Any]:
-        """Return the tensors of all views."""
-        shape = (len(examples), len(self.views))
+    def _of_views(self, views: Sequence[View], examples: Examples) -> dict[str, Any]:
+        """Return the tensors of some views."""
+        shape = (len(examples), len(views))
         chosen, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         contents: list[TokenIds] = []
         cuts: list[list[Tensor | None]] = []
         tokenized: dict[tuple[str, Tokenization], TokenIds] = {}
-        for v, view in enumerate(self.views):
+        for v, view in enumerate(views):
             chosen[:, v] = self._choose_templates(view, examples)
             ids, cut = self._ids(view, chosen[:, v], examples, tokenized), [None] * len(examples)
             if view.augmentation:

@@ -24,6 +24,10 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
+    def has(self, column: str) -> bool:
+        """Return whether the examples have a column of sentences."""
+        ...
+
     def texts(self, column: str) -> Sequence[str | None]:
         """Return the sentences in a column. None stands for an absent hard negative."""
         ...
@@ -45,6 +49,9 @@ class ListedExamples:
 
     def __len__(self) -> int:
         return len(self._examples)
+
+    def has(self, column: str) -> bool:
+        return column in self._examples[0]
 
     def texts(self, column: str) -> list[str | None]:
         return [example[column] for example in self._examples]
@@ -85,10 +92,12 @@ class IndexedDataset(Dataset):
 
     Args:
         draws: Whether the positives are drawn in each epoch.
+        first_row: The number of the first row in examples.
         tables: The token ids of the sentences of the table, for each way to tokenise the sentences.
     """
 
     draws = False
+    first_row = 0
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -96,6 +105,11 @@ class IndexedDataset(Dataset):
         self.columns, self.label = columns.sentences, columns.label
         self.epoch = 0
         self.tables: Mapping[Tokenization, TokenizedTable] = {}
+
+    @property
+    def parts(self) -> "tuple[IndexedDataset, ...]":
+        """The only dataset of which the examples consist; see `dcpcse.data.mixture.MixedDataset`."""
+        return (self,)
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the epoch of the examples. Call this before the data loader starts: its workers copy the dataset."""
@@ -180,7 +194,7 @@ class TableExamples:
         epochs = [dataset.epoch] * len(indices)
         self._values = {
             **dataset.values(self._indices),
-            ROW_KEY: next(iter(self._cells.values())).tolist(),
+            ROW_KEY: (next(iter(self._cells.values())) + dataset.first_row).tolist(),
             EPOCH_KEY: epochs,
         }
         if isinstance(indices, Share):
@@ -192,6 +206,9 @@ class TableExamples:
     @cached_property
     def _texts(self) -> dict[str, list[str | None]]:
         return self._dataset.texts(self._cells)
+
+    def has(self, column: str) -> bool:
+        return column in self._cells
 
     def texts(self, column: str) -> list[str | None]:
         return self._texts[column]

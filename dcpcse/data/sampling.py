@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, count, cycle, islice, repeat
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import DataLoader
 
 from dcpcse.data.examples import IndexedDataset
+from dcpcse.data.mixture import MixedDataset
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, spell
@@ -119,6 +120,68 @@ class NoDuplicatesSampler(CompactRandomSampler):
             self._said = True
 
 
+class MixedSampler(CompactRandomSampler):
+    """A sampler of several datasets. The rows of each batch, of a size in `sizes`, come from one of them.
+
+    An epoch has as many batches as the epochs of all datasets together, in random order. Without weights, these are
+    the batches of all datasets. With weights, they are divided among the datasets by weight, and use as many epochs of
+    a dataset, each in another order, as its batches need.
+    """
+
+    def __init__(
+        self,
+        dataset: MixedDataset,
+        samplers: Sequence[CompactRandomSampler],
+        sizes: Sequence[Sequence[int]],
+        weights: Sequence[float] | None,
+        data_seed: int,
+    ) -> None:
+        """Create the sampler.
+
+        Args:
+            samplers: The sampler of each dataset.
+            sizes: For each dataset, the number of rows of each batch of its epoch, summed over all processes.
+            weights: The weight of each dataset. None: proportional to the number of batches.
+        """
+        super().__init__(dataset, data_seed=data_seed)
+        self.samplers, self.weights = samplers, weights
+        self._sizes = sizes
+
+    def drawn(self) -> list[int]:
+        """Return the dataset of each batch of this epoch, by its number."""
+        generator = torch.Generator().manual_seed(self.initial_seed + self.epoch)
+        counts = torch.tensor([*map(len, self._sizes)])
+        if self.weights is not None:
+            weights = torch.tensor(self.weights, dtype=torch.float64)
+            shares = weights / weights.sum() * counts.sum()
+            counts, left = shares.long(), int(counts.sum() - shares.long().sum())
+            if left:  # rounded up at random, so that a small weight is not lost
+                counts[torch.multinomial(shares - counts, left, generator=generator)] += 1
+        batches = torch.repeat_interleave(counts)
+        return batches[torch.randperm(len(batches), generator=generator)].tolist()
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of rows of each batch of this epoch, summed over all processes."""
+        sizes = [*map(cycle, self._sizes)]
+        return [next(sizes[number]) for number in self.drawn()]
+
+    def __iter__(self) -> Iterator[int]:
+        rows = [self._rows(number, self.epoch) for number in range(len(self.samplers))]
+        for number, size in zip(self.drawn(), self.sizes, strict=True):
+            yield from islice(rows[number], size)
+        self.set_epoch(self.epoch + 1)
+
+    def _rows(self, number: int, epoch: int) -> Iterator[int]:
+        """Yield the numbers of examples of a dataset without end: of as many of its epochs as are needed."""
+        dataset, sampler, sizes = self.data_source, self.samplers[number], self._sizes[number]
+        most = 1 if self.weights is None else -(-sum(map(len, self._sizes)) // len(sizes))
+        for own_epoch in count(epoch * most):
+            sampler.set_epoch(own_epoch)
+            first = own_epoch * len(dataset) + dataset.starts[number]
+            yield from (first + row for row in islice(sampler, sum(sizes)))
+
+
 class _Batch:
     """A batch of up to a given number of rows without a common key."""
 
@@ -182,15 +245,23 @@ def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[Ke
     return batch.content
 
 
-def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
+def set_order(
+    loader: DataLoader,
+    sizes: Sequence[Sequence[int]] | None = None,
+    *,
+    distinct: bool = False,
+    weights: Sequence[float] | None = None,
+) -> None:
     """Replace the random sampler of a data loader by a sampler of this module with the same seed and epoch.
 
     A sampler with another order, such as sequential or by length, is not replaced.
 
     Args:
         loader: A data loader that accelerate has prepared.
-        sizes: The sizes of the batches of an epoch. If they are given, batches contain no duplicates. None: the order
-            of the rows stays the same.
+        sizes: For each part of the dataset, the sizes of the batches of an epoch. They are needed for batches without
+            duplicates, and for a dataset of several parts. None: the order of the rows stays the same.
+        distinct: Whether batches contain no duplicates.
+        weights: As in `MixedSampler`.
 
     Raises:
         UserError: If `sizes` is given and the loader's sampler is not replaced.
@@ -198,15 +269,17 @@ def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
     sampler = loader.get_sampler()
     if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):
         if sizes is not None:
-            raise UserError(
-                f"{spell('batch_sampler', 'no_duplicates')} has no effect if you give your own sampler; leave this "
-                "option out"
-            )
+            what = spell("batch_sampler", "no_duplicates") if distinct else "a second training set"
+            raise UserError(f"{what} has no effect if you give your own sampler; leave this option out")
         return
     data, seed = sampler.data_source, sampler.initial_seed
     if sizes is None:
         ours = CompactRandomSampler(data, data_seed=seed)
     else:
-        ours = NoDuplicatesSampler(data, sizes, data_seed=seed)
+        samplers = [
+            NoDuplicatesSampler(part, of_part, seed) if distinct else CompactRandomSampler(part, data_seed=seed)
+            for part, of_part in zip(data.parts, sizes, strict=True)
+        ]
+        ours = MixedSampler(data, samplers, sizes, weights, seed) if len(samplers) > 1 else samplers[0]
     ours.set_epoch(sampler.epoch)
     loader.set_sampler(ours)

@@ -291,6 +291,11 @@ class TrainingData:
         return data
 
     @property
+    def sets(self) -> Mapping[str, "TrainingData"]:
+        """The only training set, by its name; see `dcpcse.data.mixture.TrainingSets`."""
+        return {self.name: self}
+
+    @property
     def roles(self) -> Columns:
         """The columns of the dataset, with the summary of labels that methods need."""
         return Columns(self.dataset.column_names, self.classes, self.scores)

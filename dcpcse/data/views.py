@@ -164,6 +164,17 @@ def columns_of(views: Iterable[View]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(view.column for view in views))
 
 
+def present_views(names: Sequence[str], number: int) -> list[str]:
+    """Return the names of the views of a batch: all, or those without the last hard negatives.
+
+    Args:
+        names: The names of all views of the method.
+        number: The number of views of the batch. It is lower if the data of the batch have fewer hard negatives.
+    """
+    absent = negatives_in(names)[::-1][: len(names) - number]
+    return [name for name in names if name not in absent]
+
+
 def max_added_tokens(views: Iterable[View], tokens: int) -> int:
     """Return the maximum number of tokens that augmentations add to a sentence of `tokens` tokens."""
     return max((view.augmentation.longest(tokens) - tokens for view in views if view.augmentation), default=0)

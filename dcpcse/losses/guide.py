@@ -72,6 +72,7 @@ class Guide(nn.Module):
         if self._last[0] is not ids:
             with torch.autocast(ids.device.type, enabled=False):
                 flat = self.model(ids.flatten(0, 1), mask.flatten(0, 1), slots, packing=packing)
-            of_columns = flat.unflatten(0, ids.shape[:2]).unbind(1)
-            self._last = ids, {view: of_columns[index] for view, index in self.places.items()}
+            of_columns = dict(enumerate(flat.unflatten(0, ids.shape[:2]).unbind(1)))
+            # A batch whose data have fewer hard negatives lacks the last columns.
+            self._last = ids, {view: of_columns[i] for view, i in self.places.items() if i in of_columns}
         return self._last[1]

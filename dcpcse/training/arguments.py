@@ -62,12 +62,18 @@ class DataArguments(Options):
 
     _argument_group_name = "data"
 
-    train_file: str | None = option(
+    train_file: list[str] | None = option(
         None,
-        "Training file (required): txt (one sentence per line), csv, tsv, json, jsonl (each also with .gz) or parquet "
-        "with 1 column (sentence), 2 (pair), 3 (pair and hard negative, or a third column named label or score) or "
-        "more. Several positives are named positive_1, positive_2, ... (one of them is drawn in each epoch), several "
-        "hard negatives negative_1, negative_2, ...",
+        "Training file (required), or several files, of which each batch uses one: txt (one sentence per line), csv, "
+        "tsv, json, jsonl (each also with .gz) or parquet with 1 column (sentence), 2 (pair), 3 (pair and hard "
+        "negative, or a third column named label or score) or more. Several positives are named positive_1, "
+        "positive_2, ... (one of them is drawn in each epoch), several hard negatives negative_1, negative_2, ...",
+    )
+    train_weights: list[float] | None = option(
+        None,
+        "Weights by which the batches of an epoch are divided among the files of --train_file, in their order. "
+        "Default: by size, so that every row is used once in an epoch.",
+        above=0,
     )
     columns: list[str] | None = option(
         None,
@@ -127,9 +133,19 @@ class DataArguments(Options):
     )
 
     def check(self) -> None:
-        """Raise UserError for a choice of columns with unknown roles."""
+        """Replace a list of one training file by the file, as run.yaml records it; check the files and columns."""
         chosen_columns(self.columns)
         chosen_columns(self.eval_columns, "eval_columns")
+        files = self.train_files
+        self.train_file = files[0] if len(files) == 1 else self.train_file
+        if repeated := next((file for file in files if files.count(file) > 1), None):
+            reason, remedy = "is given twice", f"give it once, and draw it more often by {spell('train_weights')}"
+            raise OptionError("train_file", repeated, reason, remedy)
+
+    @property
+    def train_files(self) -> list[str]:
+        """The training files, or the names of the objects that were given in their place."""
+        return [self.train_file] if isinstance(self.train_file, str) else list(self.train_file or ())
 
 
 NO_DUPLICATES = "no_duplicates"
@@ -276,6 +292,15 @@ class TrainingArguments(OneGpuArguments):
     metric_for_best_model: str | None = option(
         None, "Dev score that selects the best checkpoint: stsb_spearman (default), sickr_spearman, avg_sts, ..."
     )
+    early_stopping_patience: int | None = option(
+        None,
+        "Stop the training when this many evaluations in a row have not improved --metric_for_best_model. It implies "
+        "--load_best_model_at_end, unless that option is given.",
+        at_least=1,
+    )
+    early_stopping_threshold: float = option(
+        0.0, "An evaluation counts as an improvement if it is better than the best one by more than this.", at_least=0
+    )
     push_to_hub: bool = option(False, "Push the finished model folder to the hub, to --hub_model_id.")
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
@@ -311,6 +336,8 @@ class TrainingArguments(OneGpuArguments):
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         workers = self.dataloader_num_workers
         self.dataloader_num_workers = workers or 0  # transformers compares it with numbers
+        if self.early_stopping_patience and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"  # stands for the first score, as with load_best_model_at_end
         super().__post_init__()
         self.dataloader_num_workers = workers
         if self.given is None:

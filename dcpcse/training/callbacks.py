@@ -28,7 +28,7 @@ from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, write_atomic, write_json_atomic
 from dcpcse.utils.private.trainer import DEFAULT_PROGRESS_CALLBACK
-from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
+from dcpcse.utils.run_files import ENVIRONMENT, METRICS, count_without_gain, read_environment
 
 
 def require_callbacks(callbacks: Any) -> None:
@@ -60,8 +60,8 @@ class AfterStep(TrainerCallback):
 class ResumeCallback(TrainerCallback):
     """Lets a resumed run continue exactly as if it had not been interrupted.
 
-    It finds the best checkpoint so far, sets the epoch of the training data, and saves the checkpoint at the end of an
-    epoch only after the evaluation of the epoch.
+    It finds the best checkpoint so far, continues early stopping, sets the epoch of the training data, and saves the
+    checkpoint at the end of an epoch only after the evaluation of the epoch.
     """
 
     def __init__(self, trainer: transformers.Trainer) -> None:
@@ -73,6 +73,8 @@ class ResumeCallback(TrainerCallback):
     ) -> None:
         """Find the best checkpoint of a resumed run. Its recorded path may be wrong if the folder was moved."""
         resumed_from = self.trainer.resumed_from
+        for callback in self.trainer.early_stopping:
+            callback.early_stopping_patience_counter = 0 if resumed_from is None else count_without_gain(vars(state))
         if resumed_from is None:
             return
         if best := checkpoints.find_best(state.best_global_step, Path(args.output_dir), resumed_from):

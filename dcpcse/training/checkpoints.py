@@ -51,6 +51,7 @@ _MAY_CHANGE = {
     *("logging_steps", "logging_strategy", "logging_first_step", "logging_dir", "logging_nan_inf_filter"),
     *("report_to", "run_name", "disable_tqdm", "per_device_eval_batch_size", "dataloader_num_workers", "use_cpu"),
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "torch_compile", "log_level"),
+    *("early_stopping_patience", "early_stopping_threshold"),
     *("eval_pairs", "eval_labels", "eval_columns", "eval_retrieval"),
     *("denoise_in_dev", "eval_transfer", "init_from", "generator_name", "corrupted_corpus"),
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),

@@ -18,6 +18,7 @@ from transformers import TrainingArguments
 
 from dcpcse.data.collator import ON_HOST
 from dcpcse.data.examples import COUNTS_KEY
+from dcpcse.data.views import present_views
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
@@ -203,7 +204,7 @@ def _joint_terms(
     if not losses:
         return {}, [None] * len(first_passes), []
     embeddings = torch.cat([first.embeddings for first in first_passes]).requires_grad_()
-    views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
+    views = dict(zip(present_views(steps.view_names, embeddings.shape[1]), embeddings.unbind(1), strict=True))
     batch = EncodedBatch(None, tensors["input_ids"], tensors["attention_mask"], views, counts=tensors.get(COUNTS_KEY))
     with precision():
         terms = {name: o(replace(batch, precomputed=_joined(name, first_passes))) for name, o in losses.items()}

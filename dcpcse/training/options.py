@@ -98,9 +98,10 @@ def require_valid(options: "Options", option_names: "Collection[str]", objects: 
         remedy = "give an encoder as a Hugging Face folder or hub id"
         raise OptionError("model_name_or_path", reason="is missing", remedy=remedy)
     if "train_data" not in objects:
-        if not data.train_file:
+        if not data.train_files:
             raise OptionError("train_file", reason="is missing", remedy="give a txt, csv, tsv, json or jsonl file")
-        reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
+        for file in data.train_files:
+            reader_of(Path(file))  # raises UserError if the file does not exist or has an unknown format
     if not run.do_train and not run.do_eval and "do_train" in option_names:
         raise UserError(
             f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave it out, or add "
@@ -174,10 +175,12 @@ def _save_at_evaluations(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options implied by `--load_best_model_at_end`: by default, save a checkpoint at every evaluation.
 
     With transformers' default save_steps=500, there might be no checkpoint for the best evaluation.
+    `--early_stopping_patience` implies `--load_best_model_at_end`.
     """
-    if not options.get("load_best_model_at_end"):
+    stops_early = "early_stopping_patience" in options and options.get("eval_strategy", "no") != "no"
+    if not options.get("load_best_model_at_end", stops_early):
         return {}
-    implied = {"metric_for_best_model": "stsb_spearman"}
+    implied = {"metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True}
     if not {"save_steps", "save_strategy"} & set(options):
         implied |= {"save_strategy": options.get("eval_strategy", "no"), "save_total_limit": 2}
         if "eval_steps" in options:

@@ -28,7 +28,7 @@ from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import has_bfloat16_units
 from dcpcse.utils.distributed import all_reduce_max
 from dcpcse.utils.errors import OptionError, UserError, spell
-from dcpcse.utils.option_fields import Need, needs_value
+from dcpcse.utils.option_fields import Need, needs_given, needs_value
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
 """Options that describe the repository for `--push_to_hub`."""
@@ -45,7 +45,8 @@ NEEDS: Mapping[str, Need] = {
     **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
     "denoise_in_dev": SCORES_DEV,
     "eval_steps": needs_value("eval_strategy", "steps"),
-    "eval_delay": DURING_TRAINING,
+    **dict.fromkeys(("eval_delay", "early_stopping_patience"), DURING_TRAINING),
+    "early_stopping_threshold": needs_given("early_stopping_patience"),
     "save_steps": needs_value("save_strategy", "steps"),
     "save_total_limit": Need(
         lambda: f"{spell('save_strategy', 'steps')} or epoch", lambda run: run.save_strategy != "no"

@@ -10,7 +10,7 @@ from typing import Any
 from senteval import Suite
 from transformers import TrainerCallback
 
-from dcpcse.data.training_data import TrainingData
+from dcpcse.data.mixture import AnyTrainingData, by_name
 from dcpcse.encoders.storage import manifest
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
@@ -100,10 +100,8 @@ def _train_with(
         tasks = read_own_data(data_args, inputs.eval_pairs, inputs.eval_labels)
         dev = load_dev_tasks(data_args, tasks)
         settle_metric(run_args, dev, option_names)
-    source = data_args.train_file if inputs.train_data is None else inputs.train_data
+    source = by_name(data_args.train_files) if inputs.train_data is None else inputs.train_data
     data = open_train_dataset(source, model_args, data_args, "train_data")
-    if inputs.train_data is not None:
-        data_args.train_file = data.name
     trainer = build_trainer(model_args, data_args, run_args, inputs, data, dev)
     if checkpoint:
         with _explain_removal(checkpoint, run_args):
@@ -145,7 +143,7 @@ def build_trainer(
     data_args: DataArguments,
     run_args: TrainingArguments,
     inputs: Inputs,
-    data: TrainingData,
+    data: AnyTrainingData,
     dev: Suite | None,
 ) -> Trainer:
     """Build the Trainer of a run.
@@ -185,9 +183,9 @@ def _is_finished(trainer: Trainer) -> bool:
     state = read_state(output) or {"global_step": 0}
     result = checkpoints.Checkpoint(output, state["global_step"])
     result.require_same_options(trainer.run_options)
-    if result.step >= steps:
+    if trainer.is_over(state):
         result.require_same_run(trainer.step_module.model, None)
-        notify(f"{output} contains a finished run of {plural(steps, 'step')}; it remains unchanged")
+        notify(f"{output} contains a finished run of {plural(result.step, 'step')}; it remains unchanged")
         if trainer.is_world_process_zero():
             atomic_save.remove_leftovers(output)
         trainer.restore_result()
@@ -231,7 +229,8 @@ def _train(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
         trainer.save_result({} if metrics is None else {"train_results.txt": _lines(metrics)})
     if metrics is not None and trainer.is_world_process_zero():
         speed = f"{metrics['train_runtime']:,.1f} s, {metrics['train_steps_per_second']:.3g} steps per second"
-        notify(f"finished at step {trainer.state.global_step}: mean loss {metrics['train_loss']:.4g}; {speed}")
+        early = " (stopped early)" if trainer.state.global_step < planned_steps(trainer) else ""
+        notify(f"finished at step {trainer.state.global_step}{early}: mean loss {metrics['train_loss']:.4g}; {speed}")
     if trainer.is_world_process_zero():
         notify(f"the model is in {output}")
     if number := trainer.stop.number:  # the signal arrived in the last step, or while the result was saved

@@ -143,10 +143,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether training reached its planned end and its result was written."""
-        return (
-            self.end is not None and self.steps_planned is not None and self.end["global_step"] >= self.steps_planned
-        )
+        """Whether training reached its planned end, or stopped early, and its result was written."""
+        if self.end is None:
+            return False
+        patience, planned = self.options.get("early_stopping_patience"), self.steps_planned
+        stopped = is_number(patience) and run_files.count_without_gain(self.end) >= patience
+        return stopped or (planned is not None and self.end["global_step"] >= planned)
 
     @cached_property
     def dev_scores(self) -> dict[str, DevScore]:

@@ -17,9 +17,10 @@ from transformers import PreTrainedModel
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.column_choice import chosen_columns
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
-from dcpcse.data.examples import NextLinePairs, make_examples
+from dcpcse.data.examples import NextLinePairs
+from dcpcse.data.mixture import AnyTrainingData, TrainingSets, is_several, make_mixture
 from dcpcse.data.tables import describe
-from dcpcse.data.training_data import TrainingData, load_training_data
+from dcpcse.data.training_data import load_training_data
 from dcpcse.encoders.backbones import Backbone, load_backbone
 from dcpcse.encoders.identity import (
     ROUNDING_ONLY_KEYS,
@@ -65,6 +66,8 @@ from dcpcse.training.validate_setup import (
     require_data,
     require_distinct_rows,
     require_fitting,
+    require_weights,
+    warn_of_no_effect,
     warn_of_unknown_tokens,
 )
 from dcpcse.utils.arguments import location
@@ -177,20 +180,24 @@ def encoder_name(model: Any, parameter: str = "model") -> str:
 
 def open_train_dataset(
     data: Any, args: ModelArguments, data_args: DataArguments, name: str = "train_dataset"
-) -> TrainingData | None:
-    """Return training data, read from a path or a Python object.
+) -> AnyTrainingData | None:
+    """Return training data, read from a path or a Python object, or from a dict of several.
 
     Args:
-        data: The path or the object. `TrainingData` and None are returned unchanged.
+        data: The path, the object or the dict. Data that are read already and None are returned unchanged.
         args: Options of the model, with the folder of the cache and the kind of positives.
         data_args: Options of the data: the columns, and whether a file is read again even if it is cached.
         name: Name of the object in messages.
     """
-    if data is None or isinstance(data, TrainingData):
+    if data is None or isinstance(data, AnyTrainingData):
         return data
     cache = Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
     reading = {"refresh": data_args.overwrite_cache, "columns": chosen_columns(data_args.columns)}
-    return load_training_data(data, cache, name=name, documents=args.positive == "next", **reading)
+    reading["documents"] = args.positive == "next"
+    if not is_several(data):
+        return load_training_data(data, cache, name=name, **reading)
+    sets = {key: load_training_data(of, cache, name=f"{name}[{key!r}]", **reading) for key, of in data.items()}
+    return TrainingSets.of(sets) if len(sets) > 1 else next(iter(sets.values()))
 
 
 def build(
@@ -199,7 +206,7 @@ def build(
     options: ModelArguments,
     data_args: DataArguments,
     run: TrainingArguments,
-    data: TrainingData | None,
+    data: AnyTrainingData | None,
 ) -> Setup:
     """Build the method on the encoder, and check that data, encoder, method and options fit together.
 
@@ -214,7 +221,7 @@ def build(
     Raises:
         UserError: If data, encoder, method and options do not fit together.
     """
-    columns, dataset = make_examples(data, run.seed, options.positive) if data else (["anchor"], None)
+    columns, dataset = make_mixture(data, run.seed, options.positive) if data else (["anchor"], None)
     entry = None if isinstance(method, Method) else find_method(method)[1]
     if entry:
         folder = sentence_folder(options, loaded=isinstance(model, Backbone))
@@ -225,9 +232,13 @@ def build(
         warn_of_another_method(run, recipe, options)
     fill_precision(run, options)
     fill_workers(run)
+    sets = data.sets if data else {}
+    require_weights(data_args, len(sets), run)
+    for part, examples in zip(sets.values(), dataset.parts if data else (), strict=True):
+        require_data(part, len(examples), options, run)
+        require_distinct_rows(examples, run)
     if data:
-        require_data(data, len(dataset), options, run)
-        require_distinct_rows(dataset, run)
+        warn_of_no_effect(options, run)
     if run.gradient_cache_chunk:
         require_repeatable(run)
     transformers.set_seed(run.seed)
@@ -246,8 +257,8 @@ def build(
         require_complete(method, options.method, columns)
     sources = {FALSE_NEGATIVES: GuideSource(options.guide)} if options.guide else {}
     method = replace(method, guides=_load_guides({**sources, **method.guides}, method, options))
-    if data and run.trains:
-        warn_of_unknown_tokens(data, method)
+    for part in sets.values() if run.trains else ():
+        warn_of_unknown_tokens(part, method)
     require_fitting(method, columns, dataset, data_args, run)
     for loss_fn in method.losses:
         loss_fn.row_chunk = run.loss_chunk
@@ -265,8 +276,8 @@ def build(
         pad_to_max_length=data_args.pad_to_max_length,
     )
     made_of = _made_of(data, run, method, corpus) | code
-    if isinstance(dataset, NextLinePairs):
-        made_of["documents"] = dataset.digest
+    if documents := [part.digest for part in (dataset.parts if data else ()) if isinstance(part, NextLinePairs)]:
+        made_of["documents"] = " ".join(documents)
     return Setup(method, options, collator, dataset, made_of)
 
 
@@ -312,7 +323,9 @@ def _unchanged(backbone: Backbone) -> Backbone:
     return backbone
 
 
-def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingData, method: Method) -> Corpus | None:
+def _read_corpus(
+    args: ModelArguments, data_args: DataArguments, data: AnyTrainingData, method: Method
+) -> Corpus | None:
     """Return the corrupted corpus, or None if it is not given. Raises UserError if it does not fit the run."""
     if getattr(args, "corrupted_corpus", None) is None:
         return None
@@ -342,7 +355,7 @@ def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingD
 
 
 def _made_of(
-    data: TrainingData | None, run: TrainingArguments, method: Method, corpus: Corpus | None
+    data: AnyTrainingData | None, run: TrainingArguments, method: Method, corpus: Corpus | None
 ) -> dict[str, Any]:
     """Return the inputs of a run without its options, encoder and code, by their names in error messages."""
     losses = nn.ModuleList(method.losses)

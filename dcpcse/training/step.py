@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dcpcse.data.collator import edits_of, slots_of
 from dcpcse.data.examples import COUNTS_KEY
+from dcpcse.data.views import present_views
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch
@@ -92,11 +93,12 @@ class TrainingStep(nn.Module):
             )
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
+        names = present_views(self.view_names, input_ids.shape[1])
 
         def encode_edited(edits: EmbeddingEdits | None) -> EncodedBatch:
             drawn = {"prefix": prefix, "packing": packing, "edits": edits}
             pooled, embeddings = (
-                dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
+                dict(zip(names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
                 for vectors in self.model.pool_and_embed(ids, mask, slots, **drawn)
             )  # view → (B, H)
             return EncodedBatch(
@@ -126,12 +128,13 @@ class TrainingStep(nn.Module):
         dtype = torch.promote_types(weight.dtype, torch.float32)
         still = torch.zeros(*ids.shape, self.model.dimension, device=ids.device, dtype=dtype, requires_grad=True)
         batch = encode(replace(edits, shift=still))
+        names = list(batch.embeddings)
         # No mean over processes or chunks is needed: the gradient is normalised to unit length.
         (gradient,) = torch.autograd.grad(loss_fn.mean(batch, loss_fn.sample(batch)), still)
-        uphill = self.adversary.epsilon * F.normalize(gradient, dim=-1).unflatten(0, (-1, len(self.view_names)))
+        uphill = self.adversary.epsilon * F.normalize(gradient, dim=-1).unflatten(0, (-1, len(names)))
         shift = torch.zeros_like(uphill)
         for view, other in self.adversary.views.items():
-            shift[:, self.view_names.index(view)] = uphill[:, self.view_names.index(other)]
+            shift[:, names.index(view)] = uphill[:, names.index(other)]
         return replace(edits, shift=shift.flatten(0, 1))
 
     def activation_checkpointing_enable(

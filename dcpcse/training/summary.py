@@ -54,10 +54,11 @@ def _batch(trainer: Trainer) -> str:
         how = "all its examples are compared" if compares else "the loss does not compare its examples"
         return f"batch: {batch} over {plural(processes, 'process')}; {how}"
     hard = ", with hard negatives" if negatives_in(trainer.step_module.view_names) else ""
-    left_out = ", rows of the anchor's class left out" if isinstance(trainer.train_dataset, ClassPairs) else ""
-    if isinstance(trainer.train_dataset, EveryPositive):
+    dataset = trainer.train_dataset
+    left_out = ", rows of the anchor's class left out" if isinstance(dataset.parts[0], ClassPairs) else ""
+    if isinstance(dataset.parts[0], EveryPositive):
         left_out = ", other positives of the anchor left out"
-    if (numbers := trainer.train_dataset.num_negatives) is not None:
+    if (numbers := dataset.num_negatives) is not None:
         left_out += f", {numbers.min()} to {numbers.max()} in a row"
     if FALSE_NEGATIVES in trainer.method.guides:
         left_out += ", candidates that the guide finds nearer left out"

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.collator import ByValue, ViewCollator
@@ -69,7 +69,7 @@ from dcpcse.utils.errors import (
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.private.trainer import ExportableState, HookedTrainer
-from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, read_state
+from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, count_without_gain, read_state
 from dcpcse.utils.signals import DeferredSignal, Interrupted, ignore_signals
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,8 @@ class Trainer(HookedTrainer):
             given are filled in. Of the latter, all values are used. The object is not changed: `trainer.args` is a
             copy with the values that were filled in.
         train_dataset: Sentences, pairs, triples or sentences with classes in any form that
-            `dcpcse.data.training_data.load_training_data` reads, such as a list or a file; None if the trainer only
-            evaluates.
+            `dcpcse.data.training_data.load_training_data` reads, such as a list or a file, or a dict of several such
+            data by name, of which each batch uses one; None if the trainer only evaluates.
         eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (such as `["STSBenchmark"]`,
             with files in `eval_data_dir`), or a `senteval.Suite`. Several sets of data are given as a dict from names
             to such data; a metric METRIC of the data NAME is then called NAME_METRIC. None: no evaluation.
@@ -120,9 +120,10 @@ class Trainer(HookedTrainer):
         pad_to_max_length: Whether to pad every batch to `max_seq_length`.
         columns: The columns of `train_dataset` to read, by their roles, such as {"anchor": "question", "positive":
             "answer"}. None: all columns.
+        train_weights: The weights by which the batches of an epoch are divided among several training data.
         eval_data_dir: Folder with the files of tasks that `eval_dataset` names.
         custom_eval_data: Whether the files in `eval_data_dir` may have other sizes than the official data.
-        options: All options of the model and of the data as objects. They replace the four preceding arguments and
+        options: All options of the model and of the data as objects. They replace the six preceding arguments and
             `method_options`.
         method_options: Options of the model and of the method, by the names that `train.py --help all` lists, such as
             `temp=0.05`.
@@ -153,6 +154,7 @@ class Trainer(HookedTrainer):
         max_seq_length: int = 32,
         pad_to_max_length: bool = False,
         columns: Mapping[str, str] | Sequence[str] | None = None,
+        train_weights: Sequence[float] | None = None,
         eval_data_dir: str | Path = "SentEval/data",
         custom_eval_data: bool = False,
         options: tuple[ModelArguments, DataArguments] | None = None,
@@ -166,6 +168,7 @@ class Trainer(HookedTrainer):
                 max_seq_length=max_seq_length,
                 pad_to_max_length=pad_to_max_length,
                 columns=columns,
+                train_weights=train_weights,
                 eval_data_dir=eval_data_dir,
                 custom_eval_data=custom_eval_data,
             )
@@ -186,7 +189,8 @@ class Trainer(HookedTrainer):
             raise UserError(f"eval_dataset is missing; give evaluation data, or leave {spell('eval_strategy')} out")
         data = open_train_dataset(train_dataset, model_args, data_args)
         if data:
-            data_args.train_file = data.name
+            names = [part.name for part in data.sets.values()]
+            data_args.train_file = names if len(names) > 1 else names[0]
         built = build(model, method, model_args, data_args, args, data)
         files = {name: suite.files for name, suite in self._suites.items()}
         require_same_in_all_processes({**built.made_of, "evaluation data": files})
@@ -223,6 +227,8 @@ class Trainer(HookedTrainer):
         self.add_callback(self.metrics_file)
         self.add_callback(AfterStep(self.method))
         self.add_callback(ResumeCallback(self))
+        if args.early_stopping_patience and args.eval_strategy != "no":
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience, args.early_stopping_threshold))
         self.stop = DeferredSignal()
         self.is_prepared = False  # set by `run_training`, which has already checked and prepared the output folder
         self.resumed_from: Path | None = None
@@ -312,11 +318,21 @@ class Trainer(HookedTrainer):
         if self.args.load_best_model_at_end:
             checkpoint.require_best(Path(self.args.output_dir))
 
+    @property
+    def early_stopping(self) -> list[EarlyStoppingCallback]:
+        """The callbacks that stop the training early."""
+        return [part for part in self.callback_handler.callbacks if isinstance(part, EarlyStoppingCallback)]
+
+    def is_over(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a run with this state (trainer_state.json) has made all its steps or has stopped early."""
+        patience = min((part.early_stopping_patience for part in self.early_stopping), default=math.inf)
+        return state["global_step"] >= planned_steps(self) or count_without_gain(state) >= patience
+
     def _restore_if_done(self, folder: str | Path | None) -> TrainOutput | None:
         """Load the checkpoint if it was saved after the last step. transformers would train one more step."""
-        if not folder or read_state(Path(folder))["global_step"] < (steps := planned_steps(self)):
+        if not folder or not self.is_over(state := read_state(Path(folder))):
             return None
-        notify(f"{folder} is the end of the run of {plural(steps, 'step')}")
+        notify(f"{folder} is the end of the run of {plural(state['global_step'], 'step')}")
         self.restore(Path(folder))
         return TrainOutput(self.state.global_step, math.nan, {})
 
@@ -353,13 +369,18 @@ class Trainer(HookedTrainer):
         """
         loader, args = super().get_train_dataloader(), self.args
         self._tokenize_ahead()
-        set_order(loader, batch_sizes(self.train_dataset, args) if args.batch_sampler == NO_DUPLICATES else None)
+        parts, distinct = self.train_dataset.parts, args.batch_sampler == NO_DUPLICATES
+        sizes = [batch_sizes(part, args) for part in parts] if distinct or len(parts) > 1 else None
+        set_order(loader, sizes, distinct=distinct, weights=self.data_options.train_weights)
         loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
         if args.dataloader_num_workers:
             loader.base_dataloader.collate_fn = ByValue(loader.collate_fn)
         if world_size() > 1:
             shard = loader.batch_sampler
             shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, world_size()), None
+        elif len(parts) > 1:
+            # The last batch of each set is smaller. A data loader does not allow an assignment to this attribute.
+            vars(loader.base_dataloader)["batch_sampler"] = DistributedBatchSampler(loader.batch_sampler, 1)
         return loader
 
     def _tokenize_ahead(self) -> None:
@@ -371,16 +392,18 @@ class Trainer(HookedTrainer):
         collator, dataset, args = self.data_collator, self.train_dataset, self.args
         rows = args.max_steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         reads_all = rows >= len(dataset) if args.max_steps > 0 else args.num_train_epochs >= 1
-        if dataset.tables or not reads_all or type(collator) is not ViewCollator or not collator.tokenizer.is_fast:
+        reads_ids = type(collator) is ViewCollator and collator.tokenizer.is_fast
+        if dataset.parts[0].tables or not reads_all or not reads_ids:
             return
         with args.main_process_first(desc="tokenisation"):
-            dataset.tables = open_token_tables(
-                dataset.rows,
-                collator.tokenizer,
-                collator.tokenizations,
-                refresh=self.data_options.overwrite_cache and args.local_process_index == 0,
-                show_progress=not args.disable_tqdm,
-            )
+            for part in dataset.parts:
+                part.tables = open_token_tables(
+                    part.rows,
+                    collator.tokenizer,
+                    collator.tokenizations,
+                    refresh=self.data_options.overwrite_cache and args.local_process_index == 0,
+                    show_progress=not args.disable_tqdm,
+                )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimiser as in transformers, with the learning rates of the method's groups of parameters."""
@@ -448,6 +471,9 @@ class Trainer(HookedTrainer):
         self._add_loss(loss.detach())
         # An overridden `compute_loss` need not compute terms.
         self.guards.observe(rows, batch, self._terms or {"compute_loss": loss})
+        if len(self.train_dataset.parts) > 1 and rows and self._terms:
+            of_batch = self._weighted(self._terms)
+            self._add_counts({f"loss_on_{self.train_dataset.name_of(rows[0])}": (of_batch, torch.ones_like(of_batch))})
         if self.accelerator.sync_gradients:
             settings = {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
             scaled = self.accelerator.scaler is not None
@@ -501,6 +527,9 @@ class Trainer(HookedTrainer):
         for term, loss_fn in losses.items():
             for figure, count in loss_fn.metrics.items():
                 counts[f"{term}_{figure}" if figure in counts else figure] = count
+        self._add_counts(counts)
+
+    def _add_counts(self, counts: Metrics) -> None:
         for name, count in counts.items():
             self._metric_sums[name] = self._metric_sums.get(name, 0) + torch.stack(count).float()
 
@@ -703,7 +732,7 @@ class Trainer(HookedTrainer):
             return
         with atomic_save.atomic_result(Path(self.args.output_dir)) as aside:
             self.save_model(str(aside), _internal_call=True)
-            self.state.save_to_json(str(aside / STATE))
+            self._save_state(aside)
             for name, text in texts.items():
                 write_atomic(aside / name, text)
             (Path(self.args.output_dir) / EVAL_RESULTS).unlink(
@@ -743,7 +772,11 @@ class Trainer(HookedTrainer):
         """Write the files of a checkpoint that exist once for all processes, except the weights."""
         checkpoints.save_loss_state(folder, self.method.loss_state())
         write_run(folder / RUN_FILE, self.run_options)
-        for part in (*self.callback_handler.callbacks, self.control):
+        self._save_state(folder, self.control)
+
+    def _save_state(self, folder: Path, *parts: ExportableState) -> None:
+        """Write the state, with the states of the callbacks and of further parts."""
+        for part in (*self.callback_handler.callbacks, *parts):
             if isinstance(part, ExportableState):
                 self.state.stateful_callbacks[type(part).__name__] = part.state()
         self.state.save_to_json(str(folder / STATE))

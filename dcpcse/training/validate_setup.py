@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
 from dcpcse.data.columns import CLASS, describe_labels
 from dcpcse.data.examples import EVERY, EveryPositive, IndexedDataset
+from dcpcse.data.mixture import MixedDataset
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
 from dcpcse.data.views import max_added_tokens
@@ -163,7 +164,7 @@ def require_classes(data: TrainingData) -> None:
         warn(f"{data.name}: {single:,} of {classes:,} classes have one sentence, which is its own positive")
 
 
-def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDataset | None) -> None:
+def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDataset | MixedDataset | None) -> None:
     """Raise UserError if false negatives are known, but a loss of the method cannot leave them out.
 
     False negatives are known if the data have classes, if each of several positives makes an example, or if a guide
@@ -176,7 +177,7 @@ def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDatas
     """
     sources = {
         "the column of classes": CLASS in columns,
-        spell("positive", EVERY): isinstance(dataset, EveryPositive),
+        spell("positive", EVERY): dataset is not None and isinstance(dataset.parts[0], EveryPositive),
         spell("guide"): FALSE_NEGATIVES in method.guides,
     }
     for what in (name for name, known in sources.items() if known):
@@ -192,7 +193,7 @@ def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDatas
             raise no_effect("guide", f"on {spell('method', method.model.method)}, which compares no rows")
 
 
-def require_same_numbers(method: Method, dataset: IndexedDataset | None) -> None:
+def require_same_numbers(method: Method, dataset: IndexedDataset | MixedDataset | None) -> None:
     """Raise UserError if rows have different numbers of hard negatives, but the method uses the absent ones.
 
     Args:
@@ -235,14 +236,29 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
         )
 
 
-def batch_sizes(dataset: IndexedDataset, run: TrainingArguments) -> list[int]:
+def batch_sizes(dataset: IndexedDataset | MixedDataset, run: TrainingArguments) -> list[int]:
     """Return the number of rows of each batch of an epoch, over all processes.
 
     Args:
         dataset: The examples.
         run: Options of the run.
     """
-    return step_sizes(len(dataset), run.per_device_train_batch_size, run.world_size, run.dataloader_drop_last)
+    options = (run.per_device_train_batch_size, run.world_size, run.dataloader_drop_last)
+    return [size for part in dataset.parts for size in step_sizes(len(part), *options)]
+
+
+def require_weights(data: DataArguments, sets: int, run: TrainingArguments) -> None:
+    """Raise OptionError unless --train_weights is left out, or has a weight for each of several training sets.
+
+    Args:
+        data: Options of the data.
+        sets: Number of training sets.
+        run: Options of the run.
+    """
+    weights = data.train_weights
+    if run.trains and weights and (sets < 2 or len(weights) != sets):
+        reason = f"has {plural(len(weights), 'weight')} for {plural(sets, 'training set')}"
+        raise OptionError("train_weights", reason=reason, remedy="give one for each of several sets, or leave it out")
 
 
 def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> None:
@@ -269,7 +285,7 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
 
 
 def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
-    """Raise UserError if the data cannot be used for training; log duplicate rows and options without effect.
+    """Raise UserError if the data cannot be used for training; log duplicate rows and misread columns.
 
     Args:
         data: The training data.
@@ -286,6 +302,15 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
     warn_of_duplicates(data, run)
     warn_of_columns(data)
     require_classes(data)
+
+
+def warn_of_no_effect(model: ModelArguments, run: TrainingArguments) -> None:
+    """Log a warning for each option without effect on this run.
+
+    Args:
+        model: Options of the model.
+        run: Options of the run.
+    """
     if model.gather_gradient == "published" and run.world_size == 1:
         warn(f"{spell('gather_gradient', 'published')} has no effect with one process")
     if run.loss_chunk and run.loss_chunk >= run.per_device_train_batch_size:

@@ -285,7 +285,8 @@ class DistributedBatchSampler(BatchSampler):
     an incomplete step is left out.
 
     Args:
-        batches: The batch sampler of a single process. Its sampler, batch size and `drop_last` are used.
+        batches: The batch sampler of a single process. Its sampler, batch size and `drop_last` are used. If the
+            sampler has an attribute `sizes`, these are the numbers of rows of the steps.
         processes: Number of processes.
     """
 
@@ -306,8 +307,9 @@ class DistributedBatchSampler(BatchSampler):
         for size in self._sizes():
             yield from Share.of_step(list(islice(rows, size)), self.processes)
 
-    def _sizes(self) -> list[int]:
-        return step_sizes(len(self.sampler), self.per_process, self.processes, self.drop_last)
+    def _sizes(self) -> Sequence[int]:
+        sizes = getattr(self.sampler, "sizes", None)
+        return sizes or step_sizes(len(self.sampler), self.per_process, self.processes, self.drop_last)
 
 
 def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> list[int]:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from json import JSONDecodeError
 from pathlib import Path
@@ -234,6 +234,18 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     """Return the Trainer state of a finished run or a checkpoint; None if the file does not exist."""
     path = Path(folder) / STATE
     return schema.read(TrainerRecord, path) if path.is_file() else None
+
+
+def count_without_gain(state: Mapping[str, Any]) -> int:
+    """Return how many evaluations in a row have not improved the metric of early stopping; 0 without early stopping.
+
+    Args:
+        state: A Trainer state, as `read_state` returns it.
+    """
+    callback = (state.get("stateful_callbacks") or {}).get("EarlyStoppingCallback")
+    attributes = callback.get("attributes") if isinstance(callback, dict) else None
+    count = attributes.get("early_stopping_patience_counter") if isinstance(attributes, dict) else None
+    return count if isinstance(count, int) else 0
 
 
 def require_scores(path: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_a_loader_gives_the_same_batches_in_all_epochs_and_after_a_resume():
     set_order(loader)
     assert loader.get_sampler() is sampler
     with pytest.raises(UserError, match="has no effect if you give your own sampler"):
-        set_order(loader, [4])
+        set_order(loader, [[4]], distinct=True)
 
 
 def test_processes_share_the_order_of_one():
@@ -237,7 +237,7 @@ def test_a_loader_gives_the_same_batches_after_a_resume_and_processes_share_them
         prepared = Accelerator(cpu=True, dataloader_config=config).prepare(
             DataLoader(dataset, 4, shuffle=True, **collate)
         )
-        set_order(prepared, sizes)
+        set_order(prepared, [sizes], distinct=True)
         return prepared
 
     one = loader(step_sizes(50, 4, 1, False))

@@ -151,6 +151,17 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             f"{CORRUPT} --output_dir out --train_file several.csv",
             "2 columns of positives",
         ),
+        Case("a file twice", "train ... --train_file two.csv two.csv", "is given twice"),
+        Case(
+            "sets with other columns",
+            "train ... --train_file two.csv train.txt",
+            "train has the columns anchor, another",
+        ),
+        Case("sets with other losses", "train ... --method sbert --train_file labelled.csv two.csv", "columns"),
+        Case(
+            "a weight too many", "train ... --train_file two.csv triples.csv --train_weights 1 2 3", "3 weights for 2"
+        ),
+        Case("weights of one file", "train ... --train_weights 1", "1 weight for 1"),
         Case("classes corrupted ahead", f"{CORRUPT} --output_dir out --train_file classes.csv", "column class"),
     ),
     "Files of options": (

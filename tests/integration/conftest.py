@@ -91,6 +91,13 @@ def several_csv(tmp_path_factory, sentences) -> str:
 
 
 @pytest.fixture(scope="session")
+def two_sets(tmp_path_factory, sentences, train_csv) -> list[str]:
+    """18 pairs, and 24 triplets."""
+    rows = [{"anchor": f"{sentences[i % 12]} {i}", "positive": f"{sentences[(i + 1) % 12]} {i}"} for i in range(18)]
+    return [_written(tmp_path_factory.mktemp("pairs"), "two.csv", rows), train_csv]
+
+
+@pytest.fixture(scope="session")
 def class_csv(tmp_path_factory, sentences) -> str:
     """33 sentences of 7 classes of different sizes; the eighth class has one sentence."""
     rows = [{"text": f"{sentences[i % 12]} {i}", "label": f"class {i * i % 7 if i % 3 else i % 7}"} for i in range(33)]

@@ -27,6 +27,7 @@ from dcpcse.data.examples import NEGATIVES_KEY
 from dcpcse.losses.pair_ranking import PairRanking
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
+from dcpcse.utils.run_files import read_metrics
 
 SENTENCE, PAIR, TRIPLE = ("anchor",), ("anchor", "positive"), ("anchor", "positive", "negative")
 SEVERAL, CLASSED = (*PAIR, "negative_1", "negative_2"), (*PAIR, "class")
@@ -356,6 +357,20 @@ def test_two_processes_train_the_prompts_of_one_with_the_double_batch(published_
         assert way.abs().max() > 0
         other_way = weights(folder)[saved] - single.initial[name]
         torch.testing.assert_close(other_way, way, rtol=0, atol=0.02 * way.abs().max().item())
+
+
+def test_two_processes_train_on_two_sets_as_one_with_the_double_batch(tiny, train, two_sets, tmp_path, pairs):
+    options = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "max_grad_norm": 0, "train_weights": [1, 1]}
+    words = train.argv(tiny("bert", **NO_DROPOUT), two_sets, tmp_path / "out", **options)
+    done = pairs("train.py", *words)
+    assert done.codes == [0, 0], done.stderr
+    single = train(tiny("bert", **NO_DROPOUT), two_sets, **{**options, "per_device_train_batch_size": 8})
+    assert_same_weights(single.folder, tmp_path / "out", atol=1e-6)
+    logs = [[line for line in read_metrics(folder) if "loss" in line] for folder in (single.folder, tmp_path / "out")]
+    for one, two in zip(*logs, strict=True):
+        (name,) = (name for name in one if name.startswith("loss_on_"))
+        assert name in ("loss_on_two", f"loss_on_{Path(two_sets[1]).stem}")
+        assert one[name] == pytest.approx(one["loss"], rel=1e-6) == pytest.approx(two[name], rel=1e-5)
 
 
 def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path, pairs):

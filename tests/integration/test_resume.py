@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from runs import as_interrupted, assert_same_weights, comparable, files, train_l
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.training.atomic_save import SEAL
+from dcpcse.training.run_history import read_run
 from dcpcse.training.trainer import Trainer
 
 # 40 sentences in batches of 8 are 5 steps an epoch.
@@ -60,6 +62,8 @@ RECIPES = {
     "cosent, labels": ("bert", "labelled_csv", {"method": "cosent", "learning_rate": 1e-3}),
     "several positives": ("bert", "several_csv", {"do_eh_loss": True, **SAMPLED}),
     "classes": ("bert", "class_csv", {"do_eh_loss": True, "gradient_cache_chunk": 2}),
+    "two sets": ("bert", "two_sets", {"do_eh_loss": True, "do_mlm": True, **SEVERAL_BATCHES, "logging_steps": 2}),
+    "two weighted sets": ("bert", "two_sets", {"train_weights": [1, 2], "gradient_cache_chunk": 3}),
     "classes without duplicates": ("bert", "class_csv", {**SAMPLED, **SEVERAL_BATCHES}),
 }
 """What a resumed run repeats bit for bit; of dcpcse where no method is named."""
@@ -155,23 +159,32 @@ def test_a_checkpoint_that_was_moved_resumes_into_another_folder(whole, train, t
     assert files(moved) == before
 
 
+EVALUATED = {"save_strategy": None, "eval_strategy": "steps", "save_total_limit": 9, "custom_eval_data": True}
+
+
+@pytest.fixture
+def dev_scores(monkeypatch, sts_data):
+    """dev_scores(function of the step) → options of runs whose dev scores are the values of the function."""
+
+    def script(score) -> dict:
+        steps, evaluate = [], Trainer.evaluate
+
+        def evaluate_and_note(self, *args, **kwargs):
+            steps.append(self.state.global_step)
+            return evaluate(self, *args, **kwargs)
+
+        monkeypatch.setattr(Trainer, "evaluate", evaluate_and_note)
+        monkeypatch.setattr("dcpcse.training.eval_datasets.dev_metrics", lambda _: {"stsb_spearman": score(steps[-1])})
+        return {**STEPS, "save_steps": None, **EVALUATED, "eval_data_dir": sts_data}
+
+    return script
+
+
 @pytest.mark.parametrize("best", [1, 4])
-def test_the_best_step_survives_an_interruption(best, train, tiny, train_txt, sts_data, monkeypatch, tmp_path):
+def test_the_best_step_survives_an_interruption(best, train, tiny, train_txt, dev_scores, tmp_path):
     """The best of four measurements lies before the interruption or comes after it; the folder has been moved."""
-    options = {**STEPS, "save_strategy": None, "eval_strategy": "steps", "eval_steps": 2, "save_total_limit": 9}
-    options |= {"metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True}
-    options |= {"eval_data_dir": sts_data, "custom_eval_data": True}
-    steps, evaluate = [], Trainer.evaluate
-
-    def evaluate_and_note(self, *args, **kwargs):
-        steps.append(self.state.global_step)
-        return evaluate(self, *args, **kwargs)
-
-    def scores(results) -> dict[str, float]:
-        return {"stsb_spearman": 0.9 if steps[-1] == 2 * best else 0.1 * steps[-1]}
-
-    monkeypatch.setattr(Trainer, "evaluate", evaluate_and_note)
-    monkeypatch.setattr("dcpcse.training.eval_datasets.dev_metrics", scores)
+    options = dev_scores(lambda step: 0.9 if step == 2 * best else 0.1 * step)
+    options |= {"eval_steps": 2, "metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True}
     whole = train(tiny("bert"), train_txt, **options)
     folder = as_interrupted(whole.folder, tmp_path / "out", 4)
     again = train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
@@ -185,6 +198,37 @@ def test_the_best_step_survives_an_interruption(best, train, tiny, train_txt, st
     finished = train(tiny("bert"), train_txt, folder=moved, resume_from_checkpoint="True", **options)
     assert finished.gradients == []
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(moved).items())
+
+
+DEV = {1: 0.2, 2: 0.5, 3: 0.505, 4: 0.4, 5: 0.9, 6: 0.9, 7: 0.9, 8: 0.95}
+"""Step → dev score. With a threshold of 0.01, only steps 2, 5 and 8 are improvements."""
+
+
+def test_early_stopping_ends_at_the_same_step_with_and_without_an_interruption(
+    train, tiny, train_txt, dev_scores, tmp_path, caplog
+):
+    """The best of the evaluations becomes the result; the end of the run is its end, also when it is resumed."""
+    scored = partial(train, tiny("bert"), train_txt, **dev_scores(DEV.get), eval_steps=1)
+    early = {"early_stopping_patience": 2, "early_stopping_threshold": 0.01}
+    whole = scored(**early)
+    assert whole.state["global_step"] == 4 and whole.state["best_global_step"] == 3
+    assert_same_weights(whole.folder, whole.folder / "checkpoint-3")
+    assert "finished at step 4 (stopped early)" in caplog.text and read_run(whole.folder).finished
+    for step in (3, 4):
+        folder = as_interrupted(whole.folder, tmp_path / f"killed-{step}", step)
+        again = scored(folder=folder, resume=True, **early)
+        assert len(again.gradients) == 4 - step and again.state["global_step"] == 4
+        assert_same_weights(whole.folder, folder)
+        assert log_of(whole.folder, step) == log_of(folder, step)
+    before = files(whole.folder)
+    assert scored(folder=whole.folder, resume=True, **early).gradients == [] and files(whole.folder) == before
+    longer = scored(folder=folder, resume=True, early_stopping_patience=3)  # 3 is better than 2 without a threshold
+    assert len(longer.gradients) == 4 and longer.state["global_step"] == 8
+
+
+def test_early_stopping_without_evaluations_is_named_and_does_nothing(train, tiny, train_txt, caplog):
+    assert len(train(tiny("bert"), train_txt, early_stopping_patience=1).gradients) == 4
+    assert "--early_stopping_patience has no effect without --eval_strategy steps or epoch" in caplog.text
 
 
 # Broken requests

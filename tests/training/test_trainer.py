@@ -2,6 +2,7 @@
 
 import linecache
 import shutil
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from method_models import with_encoder
 from scipy.stats import pearsonr, spearmanr
 from senteval.settings import settings_of_mode
 from senteval.suite import load_suite
@@ -102,6 +104,15 @@ def test_a_subclass_with_its_own_loss_and_callback_resumes_bit_for_bit(tiny, sen
         make("cached", gradient_cache_chunk=2)
 
 
+def test_early_stopping_takes_the_first_score_and_counts_anew_in_every_training(tiny, sentences, pairs, arguments):
+    options = {"eval_strategy": "steps", "eval_steps": 1, "early_stopping_patience": 2, "learning_rate": 1e-12}
+    trainer = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(**options), sentences, pairs, pre_seq_len=3)
+    for _ in range(2):
+        trainer.train()
+        assert trainer.state.global_step == 3 and trainer.state.best_metric is not None
+    assert trainer.args.metric_for_best_model == "pairs_spearman"
+
+
 def test_a_checkpoint_is_resumed_by_the_same_run_only(tiny, sentences, arguments, tmp_path):
     def make(data=sentences, learning_rate=0.03, **options) -> dcpcse.Trainer:
         args = arguments(save_strategy="steps", save_steps=2, learning_rate=learning_rate)
@@ -120,6 +131,56 @@ def test_a_checkpoint_is_resumed_by_the_same_run_only(tiny, sentences, arguments
     done = make()
     assert done.train(resume_from_checkpoint=True).metrics == {}  # all steps are done
     assert done.state.global_step == 4
+
+
+def test_each_batch_is_of_one_set_with_its_views_and_its_loss_is_logged(tiny, sentences, arguments):
+    """Against plain loops over the embeddings of the batch, with an encoder without dropout that hardly changes."""
+    sets = {
+        "pairs": [(sentences[i], sentences[i + 1]) for i in range(6)],
+        "triplets": {name: [sentences[(i + k) % 12] for i in range(6, 12)] for k, name in enumerate("abc")},
+    }
+    seen = Seen()
+    args = arguments(max_steps=8, learning_rate=1e-12)
+    encoder = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    trainer = dcpcse.Trainer(
+        encoder, "dcpcse", args, sets, callbacks=[seen], pre_seq_len=3, guide=tiny("bert", seed=5)
+    )
+    step, expected, compute = trainer.step_module, [], trainer.training_step
+    anchors = trainer.data_collator.tokenizer(sentences, padding=True)["input_ids"]
+
+    def training_step(model, inputs, *others):
+        with torch.no_grad():
+            losses = step(**{name: value for name, value in inputs.items() if name != "rows"})
+        views = inputs["input_ids"].shape[1]
+        for ids in inputs["input_ids"][:, 0].tolist():
+            assert (anchors.index(ids + [0] * (len(anchors[0]) - len(ids))) >= 6) == (views == 3)
+        expected.append(({2: "pairs", 3: "triplets"}[views], sum(losses.values()).item()))
+        return compute(model, inputs, *others)
+
+    trainer.training_step = training_step
+    trainer.train()
+    logged = [{name: value for name, value in line.items() if name.startswith("loss_on")} for line in seen.logs[:8]]
+    assert logged == [{f"loss_on_{name}": pytest.approx(value, rel=1e-5)} for name, value in expected]
+    assert Counter(name for name, _ in expected[:4]) == {"pairs": 2, "triplets": 2}  # an epoch
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_train_pairs_beside_triplets_or_say_that_they_need_the_same_columns(
+    method, tiny, sentences, arguments
+):
+    pairs = [(sentences[i], sentences[i + 1]) for i in range(6)]
+    sets = {"pairs": pairs, "triplets": [(*pair, sentences[-1]) for pair in pairs]}
+    options, seen = with_encoder({"method": method}, tiny("bert")), Seen()
+    options |= {"pre_seq_len": 3} if model_arguments(**options).tuning == "deep" else {}
+    try:
+        trainer = dcpcse.Trainer(tiny("bert"), args=arguments(), train_dataset=sets, callbacks=[seen], **options)
+    except dcpcse.UserError as error:
+        assert "rows with 0 to 1 hard negatives, but the loss" in str(error)
+        assert method in ("sbert", "consert", "cosent", "angle", "d2cse", "diffcse")
+        return
+    trainer.train()
+    names = {name for line in seen.logs for name in line if name.startswith("loss_on")}
+    assert names == {"loss_on_pairs", "loss_on_triplets"}
 
 
 BUILDER = """

@@ -56,7 +56,7 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
     from dcpcse.training.options import require_valid
 
     require_valid((model, data, run), names)
-    columns = read_rows(open_file(Path(data.train_file), columns=chosen_columns(data.columns)))[0].names
+    columns = read_rows(open_file(Path(data.train_files[0]), columns=chosen_columns(data.columns)))[0].names
     load_dev_tasks(data)
     measuring = {name: value for name, value in search.defaults_for(columns).items() if name not in names}
     words = [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
