@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,7 +10,7 @@ import numpy as np
 from huggingface_hub.dataclasses import strict
 from tqdm.auto import tqdm
 
-from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords
+from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords, prompt_of
 from dcpcse.encoders.templates import with_final_period
 from dcpcse.encoders.tokenization import CUT_WARNING, batches
 from dcpcse.encoders.truncation import truncated_ids
@@ -25,6 +25,9 @@ ONNX_FORMAT = 1
 GRAPH, TOKENIZER, SETTINGS = "model.onnx", "tokenizer.json", "encoder.json"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 
+OPTIONS = ("batch_size", "normalize", "max_length", "truncate_dim", "show_progress", "prompt_name", "prompt_text")
+"""Names of the options of `EncodeOptions` that `OnnxEncoder` has."""
+
 TOKENS_PER_BATCH = 2_048
 """Maximum number of tokens in a batch."""
 
@@ -35,6 +38,7 @@ class _TextSettings:
     final_period: bool
     strip: bool
     prepend: str
+    prompts: dict[str, str] = field(default_factory=dict)
 
 
 @strict
@@ -75,6 +79,7 @@ class OnnxEncoder:
         self.matryoshka_dims = tuple(settings.get("matryoshka_dims") or ())
         self._told_sizes: set[int] = set()
         self._text: dict[str, Any] = settings["text"]
+        self.prompts: dict[str, str] = self._text.get("prompts") or {}
         try:
             self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
             self._pad_id: int = self._words.padding["pad_id"]
@@ -99,12 +104,10 @@ class OnnxEncoder:
             sentences: N sentences.
             batch_size: Maximum number of sentences in a batch. Batches of long sentences are smaller. None: 128.
             normalize: Whether to scale embeddings to unit length.
-            options: The options max_length, truncate_dim and show_progress of `SentenceEncoder.encode`.
+            options: The options of `SentenceEncoder.encode` in `OPTIONS`.
         """
         chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
-        chosen.require_only(
-            ("batch_size", "normalize", "max_length", "truncate_dim", "show_progress"), "an ONNX graph"
-        )
+        chosen.require_only(OPTIONS, "an ONNX graph")
         chosen.require_size(self.dimension, self.matryoshka_dims, self._told_sizes)
         ids = self._ids(strings(sentences), chosen)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
@@ -120,16 +123,24 @@ class OnnxEncoder:
             raise UserError(
                 f"max_length {wanted} is not between {least} and {self.max_tokens}, the maximum of this encoder"
             )
-        ids, cut = truncated_ids(self._words, list(map(self._prepared, sentences)), wanted, side=self._side)
+        prompt = options.prompt(self)
+        ids, cut = truncated_ids(
+            self._words, [self._prepared(sentence, prompt) for sentence in sentences], wanted, side=self._side
+        )
         if cut and options.max_length is None:
             logger.warning(CUT_WARNING, cut, len(ids), wanted)
         return ids
 
-    def _prepared(self, sentence: str) -> str:
+    def prompt_text(self, name: str | None) -> str:
+        """Return the text of a prompt of the exported model (see `prompt_of`)."""
+        return prompt_of(self.prompts, "" if self._text["strip"] else self._text["prepend"], name)
+
+    def _prepared(self, sentence: str, prompt: str) -> str:
         """Return a sentence in the form that the tokenizer expects."""
         if self._text["final_period"]:
             sentence = with_final_period(sentence)
-        return self._text["prepend"] + (sentence.strip() if self._text["strip"] else sentence)
+        text = prompt + sentence
+        return self._text["prepend"] + text.strip() if self._text["strip"] else text
 
     def _embed(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         pad, width = self._pad_id, max(map(len, rows))

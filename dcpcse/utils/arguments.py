@@ -153,6 +153,25 @@ def list_of_strings(name: str, value: Any) -> list[str]:
     return [str(item) for item in value]
 
 
+def named_texts(name: str, value: Any) -> list[str]:
+    """Return a dict of strings, or a list of strings NAME=TEXT, as a list of strings NAME=TEXT.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: The given value.
+    """
+    items = [f"{key}={text}" for key, text in value.items()] if isinstance(value, Mapping) else value
+    items = list_of_strings(name, items)
+    if len({item.partition("=")[0] for item in items}) < len(items) or not all(item.find("=") > 0 for item in items):
+        raise _invalid(name, items, "NAME=TEXT, with each name once")
+    return items
+
+
+def texts_by_name(items: Iterable[str] | None) -> dict[str, str]:
+    """Return the result of `named_texts` as a dict. None: an empty dict."""
+    return dict(item.split("=", 1) for item in items or ())
+
+
 def location(name: str, value: Any) -> str:
     """Return a path or name as a string. `~` or `~USER` at its start is replaced by the home folder.
 

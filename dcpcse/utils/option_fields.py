@@ -13,6 +13,7 @@ from dcpcse.utils.arguments import (
     list_of_locations,
     list_of_strings,
     location,
+    named_texts,
     number,
     numbers,
     string,
@@ -150,7 +151,7 @@ BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 """Metadata key of a bound of numbers → whether a value is within it."""
 
-OWN_METADATA = ("needs", "replaces", "column", "text", "python_only", *BOUNDS)
+OWN_METADATA = ("needs", "replaces", "column", "named", "text", "python_only", *BOUNDS)
 """Metadata keys of fields that are used only by this package; others are arguments of `argparse.add_argument`."""
 
 
@@ -164,6 +165,7 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     - `needs`: one or several conditions (`Need`) without which the option has no effect
     - `column`: the column of the training data without which the option has no effect
     - `replaces`: options of a preset that are removed if this option is given (for a flag: if it is False)
+    - `named`: True if the value is a list of NAME=VALUE, for which Python also accepts a dict
     - `text`: True if the value is a text; in all other values, `~` at the start means the home folder
     - `python_only`: True if commands do not have the option
     - all other metadata are passed to argparse
@@ -279,6 +281,7 @@ def _kind_checks(arguments_type: type) -> Sequence[tuple[str, Callable[[str, Any
         kinds = {option_field.type} if option_field.type in checks else {*get_args(option_field.type)} - {NoneType}
         check = checks.get(kinds.pop()) if len(kinds) == 1 else None
         check = of_texts.get(check, check) if option_field.metadata.get("text") else check
+        check = named_texts if option_field.metadata.get("named") else check
         rows.append((option_field.name, check, option_field.type not in checks))
     return rows
 

@@ -69,7 +69,8 @@ class EncodeJob:
         """
         model.encode([], **self.options.given())
         size = self.options.truncate_dim or model.dimension
-        return replace(self, identity={**identity(model), "device": device_type}), size
+        facts = {**identity(model), "device": device_type}
+        return replace(self, identity=facts, options=self.options.with_prompt(model)), size
 
     def start(self, device: str, model: SentenceEncoder | None = None) -> Callable[[Chunk], EncodedChunk]:
         """Return the function that encodes a chunk.
