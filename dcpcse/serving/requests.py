@@ -13,7 +13,7 @@ from typing_extensions import TypeAliasType
 from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Rendered, frame
-from dcpcse.utils.errors import did_you_mean, printable, shortened, shown
+from dcpcse.utils.errors import UserError, did_you_mean, printable, shortened, shown
 
 INVALID = "invalid_request_error"
 """Type of errors that the client can correct, as in OpenAI's API."""
@@ -86,6 +86,9 @@ ListsOfIds = TypeAliasType("ListsOfIds", Annotated[list[Ids], FailFast()])
 MOST_HITS = 1_000
 """Maximum number of sentences that a search returns for a query."""
 
+INPUT_TYPES = {"search_query": "query", "search_document": "document"}
+"""Name of a type of texts in Cohere's API → name of the prompt; Voyage's API has the names of the prompts."""
+
 NAME = "a name, which is a text"
 
 
@@ -119,10 +122,12 @@ class EmbeddingsBody(Body):
     user: str | None = Field(None, description="a text")
     truncate: bool = Field(False, description="true or false")
     normalize: bool | None = Field(None, description="true or false")
+    input_type: str | None = Field(None, description='the name of a prompt of the model, "query" or "document"')
 
     def options(self) -> dict[str, Any]:
         """Return the options of encoding that the request sets."""
-        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize}
+        prompt = INPUT_TYPES.get(self.input_type, self.input_type)
+        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize, "prompt_name": prompt}
         return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -243,7 +248,8 @@ def prepare(
         truncate: Whether to truncate texts that are longer than the options allow.
 
     Raises:
-        ApiError: If a text is empty, if a text is too long and `truncate` is False, or if a token id is unknown.
+        ApiError: If a text is empty, if a text is too long and `truncate` is False, or if a token id or a prompt is
+            unknown.
     """
     for number, item in enumerate(inputs):
         if not len(item):
@@ -251,6 +257,10 @@ def prepare(
             raise ApiError(400, f"{param}: the {what} {number} is empty; give at least one token", param=param)
     # The maximum is given, since otherwise each request with a long text would add a warning to the log.
     options = replace(options, max_length=options.max_length or model.max_tokens)
+    try:
+        options = options.with_prompt(model)
+    except UserError as error:
+        raise ApiError(400, f"model '{name}': {error}", param="input_type") from error
     if isinstance(inputs[0], str):
         return _of_strings(model, name, inputs, param, options, truncate)
     return _of_ids(model, name, inputs, param, options, truncate)
@@ -273,7 +283,7 @@ def _of_ids(
     model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, options: EncodeOptions, truncate: bool
 ) -> PreparedTexts:
     """Prepare texts that are given as token ids. Special tokens and the template are added as for strings."""
-    if model.text_prefix or model.final_period:
+    if options.prompt(model) or model.final_period:
         raise ApiError(400, f"model '{name}' changes texts before it splits them into tokens; send texts", param=param)
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings
     first, last = frame(model.tokenizer)
