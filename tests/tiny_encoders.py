@@ -45,10 +45,25 @@ CONFIGS = {
     "deberta": {"max_position_embeddings": 96, "relative_attention": True, "pos_att_type": "p2c|c2p"},
     "mpnet": {"max_position_embeddings": 98, "pad_token_id": 1},
 }
+# Fewer heads for keys than for queries, of another size than hidden_size / num_attention_heads.
+DECODER = {"max_position_embeddings": 96, "num_key_value_heads": 2, "head_dim": 12}
+CONFIGS |= {
+    **dict.fromkeys(("qwen3", "qwen2", "llama", "mistral", "gemma"), DECODER),
+    # A window shorter than the texts, in layers 0 and 2 of 3.
+    "gemma3_text": {**DECODER, "sliding_window": 5, "sliding_window_pattern": 2, "query_pre_attn_scalar": 12},
+}
+FRAMES = {
+    **dict.fromkeys(("qwen3", "qwen2"), "$A <|endoftext|>"),  # as Qwen3-Embedding, whose padding is the same token
+    **dict.fromkeys(("llama", "mistral"), "<s> $A"),
+    **dict.fromkeys(("gemma", "gemma3_text"), "<s> $A </s>"),
+}
+"""For each type of decoders, a text with its special tokens."""
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """WordPiece, or byte-level BPE, of `SENTENCES`; special tokens and their ids as in the real ones."""
+    if kind in FRAMES:
+        return _decoder_tokenizer(FRAMES[kind])
     roberta = "roberta" in kind or kind == "mpnet"
     special = ROBERTA_SPECIAL if roberta else BERT_SPECIAL
     names = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>") if roberta else BERT_SPECIAL, strict=True))
@@ -58,6 +73,17 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         single=f"{cls} $A {sep}", special_tokens=[(t, tokenizer.token_to_id(t)) for t in (cls, sep)]
     )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def _decoder_tokenizer(frame: str) -> PreTrainedTokenizerFast:
+    """Texts are padded on the left, as generation needs it."""
+    tokenizer = _byte_level_bpe(("<pad>", "<s>", "</s>", "<unk>", "<|endoftext|>"))
+    special = [(token, tokenizer.token_to_id(token)) for token in frame.replace("$A", "").split()]
+    tokenizer.post_processor = processors.TemplateProcessing(single=frame, special_tokens=special)
+    names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    if "<s>" not in frame:
+        names |= dict.fromkeys(("eos_token", "pad_token"), "<|endoftext|>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="left", **names)
 
 
 def _byte_level_bpe(special: tuple[str, ...]) -> Tokenizer:
@@ -108,10 +134,12 @@ def make_encoder(folder: Path, kind: str, *, masked_lm: bool = True, seed: int =
     """A Hugging Face folder with a random tiny encoder: with its LM head, or with its pooler if it has one."""
     tokenizer = make_tokenizer(kind)
     size = {} if kind == "distilbert" else SIZE
-    settings = {"vocab_size": len(tokenizer), "pad_token_id": 0, **size, **CONFIGS[kind], **changes}
+    ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    settings = {**ids, **size, **CONFIGS[kind], **changes}
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(seed)
-    model = (AutoModelForMaskedLM if masked_lm else AutoModel).from_config(config)
+    has_head = masked_lm and kind not in FRAMES
+    model = (AutoModelForMaskedLM if has_head else AutoModel).from_config(config)
     with torch.no_grad():  # livelier than N(0, 0.02): differences between paths become visible
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1 and "position" not in name:

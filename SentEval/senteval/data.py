@@ -109,7 +109,7 @@ def read_sick(name: str, path: Path) -> ScoredPairs:
     """
     header, *rows = read_lines(path) or [Line(path, 1, "")]
     if is_number(split_columns(header, 1 + max(SICK_COLUMNS))[SICK_COLUMNS.gold]):
-        raise header.error("a pair found, the header line expected")
+        raise header.error("expected the header line, found a pair")
     return read_table(name, path, rows, SICK_COLUMNS, SICK_SCALE)
 
 
@@ -129,7 +129,7 @@ def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
     """Return the pair in a line, with single spaces between words. Raises DataError if a sentence is empty."""
     first, second = single_blanks(first), single_blanks(second)
     if not (first and second):
-        raise line.error("an empty sentence found in a pair with a score, text expected")
+        raise line.error("expected text, found an empty sentence in a pair with a score")
     return Pair(line.number, first, second, gold)
 
 
@@ -138,7 +138,7 @@ def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
     lowest, highest = scale
     if not is_number(text) or not lowest <= float(text) <= highest:
         bounds = "" if math.isinf(highest) else f" from {lowest:g} to {highest:g}"
-        raise line.error(f"gold score {quote(text)} found, a number{bounds} expected")
+        raise line.error(f"expected a number{bounds} as gold score, found {quote(text)}")
     return float(text)
 
 
@@ -147,7 +147,7 @@ def collect(
 ) -> ScoredPairs:
     """Return pairs as ScoredPairs. Raises DataError if there are fewer than 2 pairs, or if all scores are equal."""
     if len(pairs) < 2:
-        raise DataError(f"{gold_path}: {len(pairs)} scored pairs found, at least 2 are needed; {remedy}")
+        raise DataError(f"{gold_path}: expected at least 2 scored pairs, found {len(pairs)}; {remedy}")
     numbers, first, second, scores = (list(column) for column in zip(*pairs, strict=True))
     gold = np.array(scores, dtype=np.float64)
     if gold.min() == gold.max():

@@ -231,7 +231,7 @@ def read_sample(path: Path, size: int, seed: int) -> list[Line]:
     lines = {single_blanks(line.text): line for line in require_lines(path, remedy=REMEDY)}
     lines.pop("", None)
     if len(lines) < 2:
-        raise DataError(f"{path}: {len(lines)} distinct sentences found, at least 2 are needed; {REMEDY}")
+        raise DataError(f"{path}: expected at least 2 distinct sentences, found {len(lines)}; {REMEDY}")
     chosen = list(lines.values())
     if len(chosen) > size:
         rows = np.random.default_rng(seed).choice(len(chosen), size, replace=False)

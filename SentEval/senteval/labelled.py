@@ -181,7 +181,7 @@ def rows_below_header(path: Path, column: int, labels: Container[str]) -> list[L
     """
     header, *rows = require_lines(path)
     if split_columns(header, 5)[column].strip() in labels:
-        raise header.error("a pair found, the header line expected")
+        raise header.error("expected the header line, found a pair")
     if not rows:
         raise DataError(f"{path}: no pair found below the header line; {REMEDY}")
     return rows

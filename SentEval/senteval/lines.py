@@ -1,9 +1,8 @@
 """A reader of text files that returns lines with their numbers, so that error messages can name file and line.
 
-Lines end at "
-" or "\r
-" only. str.splitlines also splits at U+2028, U+0085 and other separators that occur inside sentences. After such a
-split, all later texts would get the label of a different line.
+Lines end at a line feed, or at a carriage return and a line feed, only. str.splitlines also splits at U+2028, U+0085
+and other separators that occur inside sentences. After such a split, all later texts would get the label of a
+different line.
 """
 
 import codecs

@@ -11,6 +11,9 @@ from senteval.errors import DataError, quote
 
 T = TypeVar("T")
 
+LABELS_METRICS = ("accuracy", "map")
+"""Scores of the user's labelled texts: accuracy of a classifier (the default), or mean average precision."""
+
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 """The seven tasks of the papers' tables, in their order."""

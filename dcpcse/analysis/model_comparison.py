@@ -14,7 +14,7 @@ from senteval.names import FAMILY_OF
 from dcpcse.evaluation import significance
 from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes, RunOutcomes
 from dcpcse.utils.errors import UserError, first_names, plural
-from dcpcse.utils.tables import make_table
+from dcpcse.utils.tables import as_latex, make_table, mean_and_deviation
 
 if TYPE_CHECKING:
     import pandas
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 ALL_PAIRS = 3
 """Maximum number of models of which all pairs are compared; more models are compared with the first one."""
 
-FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels", "mean": "beir"}
+FAMILY_OF_STATISTIC = {
+    "spearman": "pairs",
+    "average_precision": "binary-pairs",
+    "accuracy": "labels",
+    "mean": "beir",
+    significance.BY_CLASS: "labels-map",
+}
 """Statistic → name of the family in results, for tasks that belong to no family of senteval."""
 
 UNDECIDED = "cannot be told apart"
@@ -41,6 +47,7 @@ class ModelScore:
         size: Number of test pairs or examples of the task. For an average of main scores, the number of tasks. None
             for other averages, and for tasks that have only main scores.
         covers: A text that says what the interval covers, such as test pairs and seeds.
+        deviation: The standard deviation over the runs (n - 1 in the denominator); None for a single run.
     """
 
     task: str
@@ -51,6 +58,7 @@ class ModelScore:
     low: float | None = None
     high: float | None = None
     covers: str | None = None
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,18 +154,34 @@ class Comparison:
         """Return the comparison as JSON."""
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
 
-    def plot(self) -> "Figure":
-        """Return a matplotlib figure with the score and interval of each model on each task.
+    def to_latex(self) -> str:
+        """Return the scores × 100 as a LaTeX table (package booktabs): a row per model, a column per task.
 
-        Raises UserError if matplotlib is not installed.
+        With several runs of a model, the cells are the mean ± the standard deviation over the runs.
         """
-        from dcpcse.analysis.plots.scores import draw_intervals
+        cells = {(score.model, score.task): mean_and_deviation(score.value, score.deviation) for score in self.scores}
+        tasks = dict.fromkeys(score.task for score in self.scores)
+        return as_latex(["model", *tasks], [[model, *(cells[model, task] for task in tasks)] for model in self.runs])
 
-        points = {
-            model: {score.task: (score.value, score.low, score.high) for score in self.scores if score.model == model}
-            for model in self.runs
-        }
-        return draw_intervals(points, self.level)
+    def to_csv(self) -> str:
+        """Return the scores × 100 as csv: a line per task and model, with the fields of `ModelScore`."""
+        import pandas
+
+        table = pandas.DataFrame([asdict(score) for score in self.scores]).convert_dtypes()  # whole numbers stay whole
+        return table.to_csv(index=False, lineterminator="\n")
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure with the difference and interval of each pair of models on each task.
+
+        Intervals of single scores would not show whether a difference is significant, because the models are compared
+        on the same examples. Raises UserError if matplotlib is not installed.
+        """
+        from dcpcse.analysis.plots.scores import draw_differences
+
+        pairs: dict[str, dict[str, tuple[float, float | None, float | None]]] = {}
+        for row in self.differences:
+            pairs.setdefault(f"{row.second} minus {row.first}", {})[row.task] = (row.value, row.low, row.high)
+        return draw_differences(pairs, self.level)
 
 
 def _with_interval(score: ModelScore) -> str:
@@ -249,7 +273,7 @@ def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> 
     families = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
     if len(families) > 1:
         (kind, first), (other, second) = list(families.items())[:2]
-        raise UserError(f"{task} is a task of {kind} for {first} and of {other} for {second}; rename one of the data")
+        raise UserError(f"{task} is a task of {kind} for {first} and of {other} for {second}; rename the data of one")
 
 
 def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
@@ -262,7 +286,8 @@ def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> No
         elif len(outcomes.values) != len(base.values):
             problem = f"{len(outcomes.values):,} and {len(base.values):,} {base.examples}"
         elif outcomes.gold is not None and base.gold is not None and not np.array_equal(outcomes.gold, base.gold):
-            kind = "numbers of relevant documents" if base.statistic == "mean" else "gold scores"
+            kinds = {"mean": "numbers of relevant documents", significance.BY_CLASS: "classes"}
+            kind = kinds.get(base.statistic, "gold scores")
             problem = f"{int(np.sum(outcomes.gold != base.gold)):,} {kind} differ"
         if problem:
             raise UserError(
@@ -309,12 +334,14 @@ class _Row:
 
     def scores(self, models: Mapping[str, Sequence[RunOutcomes]], level: float) -> Iterator[ModelScore]:
         for number, (name, runs) in enumerate(models.items()):
+            deviation = float(np.std(self.points[number], ddof=1)) if len(runs) > 1 else None
             if self.resampled is None:
-                yield ModelScore(self.task, name, len(runs), None, float(self.main_scores[number].mean()))
+                value = float(self.main_scores[number].mean())
+                yield ModelScore(self.task, name, len(runs), None, value, deviation=deviation)
                 continue
             estimate = significance.estimate(self.resampled, number, level)
             covers = estimate.covers(self.examples)
-            yield ModelScore(self.task, name, len(runs), self.size, *estimate.points, covers)
+            yield ModelScore(self.task, name, len(runs), self.size, *estimate.points, covers, deviation)
 
     def difference(self, names: Sequence[str], first: int, second: int, level: float) -> ModelDifference:
         key = (self.task, names[first], names[second])
@@ -336,7 +363,7 @@ def _resample(
     for number, task in enumerate(tasks["examples"]):
         runs = [[run.tasks[task] for run in of_model] for of_model in models.values()]
         resampled = _resample_task(task, runs, samples, [seed, number])
-        rows[task] = _Row(task, len(runs[0][0].values), f"test {runs[0][0].examples}", resampled)
+        rows[task] = _Row(task, len(runs[0][0].values), f"test {runs[0][0].resampled}", resampled)
     for task in tasks["main_scores"]:
         scores = [np.array([run.main_scores[task] for run in of_model]) for of_model in models.values()]
         rows[task] = _Row(task, None, TASKS, None, scores)

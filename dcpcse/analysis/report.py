@@ -115,7 +115,12 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class ModelMeasurements:
-    """Results of a model: the geometry of the embedded pairs, or None without pairs; the neighbours of each query."""
+    """Results of a model.
+
+    Args:
+        pairs: Geometry of the embeddings of the STS pairs. None: no pairs were given.
+        neighbours: The nearest sentences of each query.
+    """
 
     pairs: "PairGeometry | None"
     neighbours: list[list[Neighbour]]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.api.train import unchanged_process
+from dcpcse.experiments.adaptation.parts import HOLD_OUT
 from dcpcse.experiments.adaptation.result import Adaptation
 from dcpcse.experiments.adaptation.run import Request, adapt_encoder
 from dcpcse.training.options import python_options, training_option_parser
@@ -24,6 +25,7 @@ def adapt(
     minutes: float = 10.0,
     seed: int = 42,
     keep: bool = False,
+    hold_out: str = "rows",
     ray: str | None = None,
     show_progress: bool = True,
     **options: Any,
@@ -46,6 +48,8 @@ def adapt(
         minutes: Maximum duration of the call, in minutes.
         seed: Seed for splitting the data, for the trainings and for resampling the test data.
         keep: Whether to save the adapted encoder even if it is not better.
+        hold_out: "rows", or "classes" to give the dev and the test part classes that the training does not have. The
+            interval of the difference then covers classes.
         ray: Address of a Ray cluster (`auto`, `local` or `host:port`), on which several settings are tried at a time.
         show_progress: Whether to show a progress bar.
         options: Options of `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.
@@ -55,6 +59,7 @@ def adapt(
     """
     with parameter_names(model_name_or_path="encoder", train_file="data"):
         require(number("minutes", minutes) > 0, "minutes", minutes, "above 0")
+        require(hold_out in HOLD_OUT, "hold_out", hold_out, "rows or classes")
         others = [name for name in signature(adapt).parameters if name != "options"]
         request = Request(
             encoder=encoder_name(encoder, "encoder"),
@@ -65,6 +70,7 @@ def adapt(
             minutes=float(minutes),
             seed=whole_number("seed", seed, 0, 2**32 - 1),
             keep=truth_value("keep", keep),
+            hold_out=hold_out,
             ray=None if ray is None else string("ray", ray),
             given=python_options("adapt", training_option_parser(), options, others=others),
             show_progress=truth_value("show_progress", show_progress),

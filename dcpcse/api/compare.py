@@ -33,6 +33,8 @@ def compare(
     names: Sequence[str | None] | None = None,
     pairs: Any = None,
     labels: Any = None,
+    metric: str = "accuracy",
+    columns: Mapping[str, str] | Sequence[str] | None = None,
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mode: str = "test",
     data_dir: str | Path = "SentEval/data",
@@ -55,10 +57,12 @@ def compare(
             model with several seeds, give the list of its runs.
         tasks: As in `dcpcse.evaluate`. None: the tasks of the results in `models`, if there are any. Only tasks for
             which all runs have scores are compared.
-        names: List of the names of the models. If the list is None, each model gets the name of its folder. If one
-            name is None, this model does.
+        names: List of the names of the models. If the list or one of its names is None, the name of the model's
+            folder is used.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
+        metric: As in `dcpcse.evaluate`. With "map", the classes are resampled with all their texts.
+        columns: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.
         mode: As in `dcpcse.evaluate`.
         data_dir: As in `dcpcse.evaluate`.
@@ -82,7 +86,10 @@ def compare(
             examples.
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
+    options["columns"] = columns
     data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
+    if labels is not None:
+        data["metric"] = metric
     evaluated_by = partial(evaluate, **options, show_progress=show_progress)
     return compare_models(models, names, data, mode, evaluated_by, level=level, samples=samples, seed=seed)
 
@@ -101,7 +108,7 @@ def compare_models(
     """Compare models as in `compare`, with a given function that evaluates a model.
 
     Args:
-        data: The arguments tasks, pairs, labels and retrieval of `compare`, by name.
+        data: The arguments tasks, pairs, labels, retrieval and, with labels, metric of `compare`, by name.
         evaluate: A function that is called with a model, and with `mode` and the values of `data` as keywords.
     """
     from dcpcse.analysis.model_comparison import compare_runs

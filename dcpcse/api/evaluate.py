@@ -1,7 +1,7 @@
 """`dcpcse.evaluate`: the scores of any encoder on the tasks of SentEval and MTEB, and on your data."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -43,6 +43,8 @@ def evaluate(
     data_dir: str | Path = "SentEval/data",
     pairs: Any = None,
     labels: Any = None,
+    metric: str = "accuracy",
+    columns: Mapping[str, str] | Sequence[str] | None = None,
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mteb: str | Sequence[str] | None = None,
     mteb_benchmark: str | None = None,
@@ -86,8 +88,11 @@ def evaluate(
         data_dir: Folder that contains the subfolder downstream, and clustering for clustering tasks.
         pairs: Your sentence pairs with scores: a list of tuples, a dict of columns, a DataFrame, a Dataset or a file.
             The result is the Spearman correlation, or the average precision if all scores are 0 or 1.
-        labels: Your texts with classes, in the same forms as `pairs`. The result is the cross-validated accuracy of
-            logistic regression.
+        labels: Your texts with classes, in the same forms as `pairs`.
+        metric: The score of `labels`: "accuracy" of logistic regression in cross-validation, or "map", the mean
+            average precision where each text is a query for the other texts of its class.
+        columns: The columns of `pairs` and `labels` to read, by their roles, such as {"anchor": "text", "positive":
+            "title", "score": "similarity"} or {"anchor": "text", "class": "topic"}. None: all columns.
         retrieval: One or several folders with documents, queries and judgements in the layout of BEIR, NanoBEIR, or
             names of sets of NanoBEIR. The result is nDCG@10.
         mteb: Names of MTEB tasks, or FILE.py[:CLASS] for a task that a Python file defines.
@@ -134,7 +139,7 @@ def evaluate(
     """
     from dcpcse.api.load import load
     from dcpcse.evaluation.foreign_encoder import as_encoder
-    from dcpcse.evaluation.run import evaluate_plan, load_plan, own_tasks
+    from dcpcse.evaluation.run import evaluate_plan, load_plan, read_own_data
     from dcpcse.inference.loading import local_folder
     from dcpcse.utils.distributed import local_device
 
@@ -153,6 +158,8 @@ def evaluate(
         data_dir=data_dir,
         pairs=None if pairs is None else "pairs",
         labels=None if labels is None else "labels",
+        metric=metric,
+        columns=columns,
         retrieval=None if retrieval is None else _listed(retrieval),
         mteb=[mteb] if isinstance(mteb, str) else mteb,
         mteb_benchmark=mteb_benchmark,
@@ -185,7 +192,7 @@ def evaluate(
         if is_listed
         else None
     )
-    plan = load_plan(args, own_tasks(args, pairs, labels), listed)
+    plan = load_plan(args, read_own_data(args, pairs, labels), listed)
     with _processes(plan):
         encoder = load(model, device=local_device(None), cache_dir=args.cache_dir) if encoder is None else encoder
         folder = local_folder(args.model_name_or_path, args) if is_name and plan.mteb else None
@@ -245,7 +252,7 @@ def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | For
         encoder.refuse_cache()
     if inside := [task for task in args.chosen_tasks() if FAMILY_OF[task] == "frequent"]:
         raise UserError(
-            f"{inside[0]} removes tokens, which needs the inside of the encoder, but {encoder.name} gives only "
+            f"{inside[0]} removes tokens, which needs the encoder itself, but {encoder.name} gives only "
             "embeddings; leave it out, or load the model with dcpcse.load"
         )
 

@@ -180,7 +180,8 @@ def train(
         settings |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
         if isinstance(method, Method) and preset is not None:
             raise UserError(
-                "preset has no effect on a built method; leave it out, and give the training options of the preset"
+                "preset has no effect on a method that was built with build_method; leave it out, and give the "
+                "training options of the preset"
             )
         encoder = None if model is None and isinstance(method, Method) else encoder_name(model)
         settings |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
@@ -258,7 +259,7 @@ class _SayTemporary(TrainerCallback):
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         gone = "removed when Python ends; give output_dir to keep it"
-        warn(f"the model goes to the temporary folder {self.folder}, {gone}")
+        warn(f"the model is saved in the temporary folder {self.folder}, which is {gone}")
 
 
 @contextlib.contextmanager

@@ -50,8 +50,8 @@ MAIN_TRAINING_OPTIONS = {
 MAIN_EVALUATION_OPTIONS = {
     "encoder": ("model_name_or_path", "pooler_type", "template", "denoise", "base", "batch_size", "bf16", "device"),
     "tasks": (
-        *("task_set", "tasks", "mode", "pairs", "labels", "retrieval", "mteb", "mteb_benchmark", "data_dir"),
-        "custom_data",
+        *("task_set", "tasks", "mode", "pairs", "labels", "metric", "retrieval", "mteb", "mteb_benchmark"),
+        *("data_dir", "custom_data"),
     ),
     "scores": ("truncate_dim", "postprocess", "fit_on", "classifier"),
     "output": ("output_file", "similarities_file", "overwrite", "cache_dir"),
@@ -174,7 +174,9 @@ def _options_file(word: str) -> Path:
 def _content(path: Path) -> dict[str, Any]:
     """Return a dict from option names to values, from an options file."""
     if path.suffix not in _READERS:
-        raise UserError(f"{path} is not a file of options (.json, .yaml), and --model_name_or_path names the model")
+        raise UserError(
+            f"{path} is not a file of options (.json, .yaml), and the model is already given by --model_name_or_path"
+        )
     try:
         content = _READERS[path.suffix](read_text(path))
     except OSError as error:

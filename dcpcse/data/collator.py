@@ -283,7 +283,10 @@ def _edits(cuts: Sequence[Sequence[Tensor | None]], starts: np.ndarray, length: 
 
 
 def _stack_labels(examples: Examples) -> dict[str, Tensor]:
-    """Return `labels` (indices into `CLASSES`), `scores` or `classes` (numbers), each (B,), if there are any."""
+    """Return `labels` (indices into `CLASSES`), `scores` or `classes` (numbers), each (B,), if there are any.
+
+    Rows with several classes have `classes` (B, K).
+    """
     if (labels := examples.values(LABEL)) is not None:
         return {"labels": torch.tensor([CLASSES.index(label) for label in labels])}
     if (scores := examples.values(SCORE)) is not None:

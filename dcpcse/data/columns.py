@@ -101,6 +101,9 @@ negatives `negative_1`, `negative_2`, …"""
 LABEL, SCORE, CLASS = "label", "score", "class"
 """Roles of a column that contains no sentences: relations of pairs, scores of pairs, classes of sentences."""
 
+CLASS_SEPARATOR = "\n"
+"""Stands between the classes of a sentence with several ones; no text of a cell contains a line end."""
+
 ALLOWED = (
     "1 (sentence), 2 (anchor, positive; or a sentence and a column named class), 3 (anchor, positive, negative; or "
     "two sentences and a column named label or score) or more (anchor, positive_1, positive_2, ..., negative_1, "
@@ -382,8 +385,13 @@ def normalize_label(header: Header, cell: str) -> str:
     if header.target == LABEL:
         return _relation(cell)
     if header.target == CLASS:
-        return class_word(cell)
+        return CLASS_SEPARATOR.join(class_words(cell))
     return repr(_binary_score(header, cell) if header.words else _score(cell))
+
+
+def class_words(cell: str) -> list[str]:
+    """Return the different classes in a cell as words. Raises ValueError as `class_word` does."""
+    return sorted(set(map(class_word, cell.split(CLASS_SEPARATOR))))
 
 
 def class_word(cell: str) -> str:
@@ -445,7 +453,7 @@ class LabelCounter:
             scores = (*map(float, cells), *self._scores)
             self._scores = (min(scores), max(scores)) if scores else ()
         else:
-            self._classes.update(cells)
+            self._classes.update(name for cell in cells for name in cell.split(CLASS_SEPARATOR))
 
     @property
     def classes(self) -> Mapping[str, int]:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from random import Random
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.data.columns import CLASS, ROLES, Columns, negatives_in, positives_in
+from dcpcse.data.columns import CLASS, CLASS_SEPARATOR, ROLES, Columns, negatives_in, positives_in
 from dcpcse.data.token_table import Tokenization, TokenizedTable
 from dcpcse.data.training_data import TrainingData
 from dcpcse.encoders.tokenization import TokenIds
@@ -284,7 +285,10 @@ class ClassPairs(IndexedDataset):
 
     In each epoch, the positive of a row is drawn uniformly from the other rows of its class. The draw depends on seed,
     epoch and row only, so it is the same in every process and in a resumed run. If a class has only one row, its
-    positive is the same sentence.
+    positive is the same sentence. For a row with several classes, one of those with other rows is drawn first.
+
+    Attributes:
+        classes: The numbers (rows, K) of the classes of the rows; rows with fewer than K classes repeat the last one.
     """
 
     draws = True
@@ -298,34 +302,44 @@ class ClassPairs(IndexedDataset):
         super().__init__(rows)
         self.seed = seed
         encoded = rows.data.column(CLASS).dictionary_encode()
-        self.classes = encoded.unify_dictionaries().combine_chunks().indices.to_numpy()
-        self._by_class = np.argsort(self.classes, kind="stable").astype(np.int32)
-        # Each row's position in `_by_class`, and where its class begins and ends there.
-        self._places = np.empty_like(self._by_class)
-        self._places[self._by_class] = np.arange(len(self._by_class))
-        self._bounds = np.searchsorted(self.classes[self._by_class], np.arange(self.classes.max() + 2))
+        encoded = encoded.unify_dictionaries().combine_chunks()
+        sets, of_row = [cell.split(CLASS_SEPARATOR) for cell in encoded.dictionary.to_pylist()], encoded.indices
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(sets)))}
+        counts = np.array([*map(len, sets)])
+        padded = [[numbers[name] for name in names + names[-1:] * int(counts.max() - len(names))] for names in sets]
+        self.classes = np.array(padded, np.int32)[of_row.to_numpy()]
+        # The rows of each class, and where each class begins and ends there.
+        rows_of, columns_of = np.nonzero(np.arange(counts.max()) < counts[of_row.to_numpy()][:, None])
+        classes = self.classes[rows_of, columns_of]
+        order = np.argsort(classes, kind="stable")
+        self._by_class = rows_of[order].astype(np.int32)
+        self._bounds = np.searchsorted(classes[order], np.arange(len(numbers) + 1))
 
     def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
         return {ANCHOR: indices, POSITIVE: self._partners(indices, epoch)}
 
     def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
-        return {CLASS: self.classes[indices].tolist()}
+        classes = self.classes[indices]
+        return {CLASS: (classes if classes.shape[1] > 1 else classes[:, 0]).tolist()}
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the keys (n, 3) of examples: the keys of their two sentences, and a key of their class."""
+        """Return the keys (n, 2 + K) of examples: the keys of their two sentences, and of their classes."""
         texts = self.sentence_keys[:, 0]
-        return np.stack([texts[indices], texts[self._partners(indices, epoch)], self.classes[indices]], axis=1)
+        return np.column_stack([texts[indices], texts[self._partners(indices, epoch)], self.classes[indices]])
 
     def _partners(self, indices: np.ndarray, epoch: int) -> np.ndarray:
         return np.array([self.partner(row, epoch) for row in indices.tolist()], dtype=np.int64)
 
     def partner(self, row: int, epoch: int) -> int:
         """Return the row whose sentence is the positive of a row in an epoch."""
-        first, end = self._bounds[self.classes[row]], self._bounds[self.classes[row] + 1]
-        if end - first == 1:
+        bounds = [self._bounds[number : number + 2] for number in dict.fromkeys(self.classes[row].tolist())]
+        bounds = [(first, end) for first, end in bounds if end - first > 1]
+        if not bounds:
             return row
-        index = first + Random(f"{self.seed} {epoch} {row} {CLASS}").randrange(end - first - 1)
-        return int(self._by_class[index + (index >= self._places[row])])
+        random = Random(f"{self.seed} {epoch} {row} {CLASS}")
+        first, end = bounds[0] if len(bounds) == 1 else random.choice(bounds)
+        index, members = random.randrange(end - first - 1), self._by_class[first:end]
+        return int(members[index + (index >= np.searchsorted(members, row))])
 
 
 class OneOfSeveralPositives(IndexedDataset):

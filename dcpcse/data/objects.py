@@ -14,6 +14,7 @@ from numbers import Integral, Number
 from os import PathLike
 from typing import Any
 
+from dcpcse.data.column_choice import Chosen, select_columns
 from dcpcse.data.tables import Row, Table, describe, dict_rows
 from dcpcse.utils.errors import UserError, plural
 
@@ -28,7 +29,7 @@ ALLOWED = (
 _END = object()
 
 
-def open_table(data: Any, name: str) -> Table:
+def open_table(data: Any, name: str, columns: Chosen = None) -> Table:
     """Return the table of a Python object. Only the first row is read immediately.
 
     The object can have one of these types:
@@ -45,9 +46,10 @@ def open_table(data: Any, name: str) -> Table:
     Args:
         data: The object.
         name: The name of the object in messages.
+        columns: The chosen columns.
 
     Raises:
-        UserError: If the object has another type or no rows.
+        UserError: If the object has another type or no rows, or lacks a chosen column.
     """
     _refuse_other_types(data, name)
     table = _open(data, name)
@@ -65,8 +67,12 @@ def open_table(data: Any, name: str) -> Table:
         first = _cells(first)
     if not first:
         raise UserError(f"{name}: row 1 has no columns; give at least a column of sentences")
-    table.texts = tuple(name for name, cell in zip(table.columns or (), first, strict=False) if isinstance(cell, str))
-    table.rows = _in_words(table, rows)
+    texts = [name for name, cell in zip(table.columns or (), first, strict=False) if isinstance(cell, str)]
+    table.rows, table.chooses = rows, columns is not None
+    if columns:
+        select_columns(table, columns)
+    table.texts = tuple(name for name in texts if name in table.columns)
+    table.rows = _in_words(table, table.rows)
     return table
 
 

@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dcpcse.data.column_choice import Chosen, select_columns
 from dcpcse.data.objects import BATCH_ROWS, open_table
 from dcpcse.data.tables import Row, Table, dict_rows
 from dcpcse.utils.errors import UserError, doing, first_line
@@ -75,14 +76,16 @@ def reader_of(path: Path) -> Reader:
     return READERS[format_of(path)]
 
 
-def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None) -> Table:
+def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None, columns: Chosen = None) -> Table:
     """Return the table of a training file. The file is read up to the first row that is not blank.
 
     Args:
         refuse: Handles invalid rows; see `Table`.
+        columns: As in `open_table`.
 
     Raises:
-        UserError: If the file has no rows, cannot be read, or has an extension that is not supported.
+        UserError: If the file has no rows, cannot be read, has an extension that is not supported, or lacks a chosen
+            column.
     """
     table = table_of(path, refuse)
     rows = reader_of(path)(table)
@@ -91,7 +94,9 @@ def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None
             table.header = number
             table.columns = tuple(table.text(number, index, name) for index, name in enumerate(cells))
             _require_right_delimiter(table)
-            table.rows = rows
+            table.rows, table.chooses = rows, columns is not None
+            if columns:
+                select_columns(table, columns)
             return table
         table.dropped.append(number)
     problem = "contains only blank lines" if table.dropped else "is empty"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
 from numbers import Number, Real
@@ -18,6 +18,7 @@ from typing import Any
 from dcpcse.data.columns import (
     ALLOWED,
     CLASS,
+    CLASS_SEPARATOR,
     LABEL,
     ROLES,
     SCORE,
@@ -29,7 +30,7 @@ from dcpcse.data.columns import (
     label_text,
     normalize_label,
 )
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 MOST_UNDECIDED = 10_000
@@ -71,6 +72,8 @@ class Table:
         class_names: The names of the classes of each column of type `datasets.ClassLabel`.
         taken_once: Whether the object cannot be read a second time.
         texts: The names of the columns whose first cell is a string.
+        roles: The roles of the columns, if the user has chosen them.
+        chooses: Whether the user can choose columns by the option `columns`.
         dropped: The numbers of the rows that were dropped because of a blank cell.
         header: The number of the row that contains the names of the columns.
         sha256, bytes: Digest and size of the bytes of a file; None until the complete file has been read.
@@ -84,6 +87,8 @@ class Table:
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     taken_once: bool = False
     texts: tuple[str, ...] = ()
+    roles: tuple[str, ...] | None = None
+    chooses: bool = False
     unit: str = "row"
     path: Path | None = None
     refuse: Callable[[int, UserError], None] = _raise
@@ -91,6 +96,11 @@ class Table:
     header: int | None = None
     sha256: str | None = None
     bytes: int | None = None
+
+    @property
+    def role_names(self) -> tuple[str, ...] | None:
+        """The chosen roles, otherwise the names of the columns, by which their roles are found."""
+        return self.roles or self.columns
 
     @property
     def described(self) -> str:
@@ -112,7 +122,7 @@ class Table:
         )
         return UserError(f"{self.name}{': ' if self.path is None else ', '}{self.unit} {row}{column}: {problem}")
 
-    def text(self, row: int, index: int, cell: Any, *, numeric: bool = False) -> str:
+    def text(self, row: int, index: int, cell: Any, *, numeric: bool = False, several: bool = False) -> str:
         r"""Return the stripped text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
 
         Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line.
@@ -121,6 +131,7 @@ class Table:
             row: The number of the row.
             index: The index of the column.
             numeric: Whether the cell may be a number or a boolean, as labels, scores and classes are.
+            several: Whether the cell may be a list, whose items are then separated by `CLASS_SEPARATOR`.
 
         Raises:
             UserError: If the cell has another type, or if the text contains a NUL or a surrogate (half a character).
@@ -135,6 +146,8 @@ class Table:
             return ""
         if not numeric:
             raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(index, cell)}", index)
+        if several and (isinstance(cell, (list, tuple)) or type(cell).__name__ == "ndarray"):
+            return CLASS_SEPARATOR.join(filter(None, (self.text(row, index, item, numeric=True) for item in cell)))
         if not isinstance(cell, (Real, Decimal)):
             problem = f"expected a string or a number but found {describe(cell)}"
             raise self.error(row, f"{problem}; give words to labels or classes, or numbers to scores", index)
@@ -177,23 +190,25 @@ def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
     def error(problem: str) -> UserError:
         return table.error(table.header, problem)
 
-    if table.path is not None:
-        header_of(table.columns, error)  # before rows are read, since errors in the names come first
-    rows, first = _deciding_row(table)
-    names = table.columns
-    if names is None:
-        if len(first) > len(ROLES):
-            raise error(f"found {len(first)} columns; keep {ALLOWED}")
-        names = _default_names(first)
-
     def example(columns: Sequence[str]) -> str:
+        if table.chooses and table.columns and not table.roles and not table.picked:
+            return f", or choose columns by {spell('columns', [f'{role}=NAME' for role in ROLES[:2]])}"
         # Without such an expression, the message only has the names of the other columns.
         if table.path is not None or (columns and not table.picked):
             return ""
         return f", for instance {table.pick(columns or _picked(table, names))}"
 
+    names = table.role_names
+    if table.path is not None:
+        header_of(names, error, example=example)  # before rows are read, since errors in the names come first
+    rows, first = _deciding_row(table)
+    if names is None:
+        if len(first) > len(ROLES):
+            raise error(f"found {len(first)} columns; keep {ALLOWED}")
+        names = _default_names(first)
     header = header_of(names, error, _label_in(table, first), example=example)
-    for name in names[:-1] if header.target else names:
+    header = replace(header, names=tuple(table.columns or names))
+    for name in header.names[:-1] if header.target else header.names:
         if name in table.class_names:
             words = ", ".join(map(repr, table.class_names[name][:3]))
             raise error(
@@ -218,7 +233,7 @@ def _deciding_row(table: Table) -> tuple[Iterator[Row], Sequence[Any]]:
         head.append((number, row))
         if row and len(row) == len(table.columns or row) and not any(map(_is_blank, row)):
             deciding = row
-            name = (table.columns or _default_names(row))[-1].lower()
+            name = (table.role_names or _default_names(row))[-1].lower()
             if not (len(row) == len(ROLES) and name == LABEL and isinstance(row[-1], str) and is_undecided(row[-1])):
                 break
         if len(head) >= MOST_UNDECIDED:
@@ -269,6 +284,7 @@ def _complete_rows(table: Table, header: Header, rows: Iterable[Row]) -> Iterato
     """Yield complete rows as texts, with normalised labels; drop rows with blank cells, refuse other invalid rows."""
     width = len(header.names)
     target = width - 1 if header.target else None
+    classes = target if header.target == CLASS else None
     for number, row in rows:
         try:
             if len(row) != width and not all(map(_is_blank, row)):
@@ -277,7 +293,7 @@ def _complete_rows(table: Table, header: Header, rows: Iterable[Row]) -> Iterato
             cells = [
                 cell.strip()
                 if type(cell) is str and cell.isprintable()
-                else table.text(number, index, cell, numeric=index == target)
+                else table.text(number, index, cell, numeric=index == target, several=index == classes)
                 for index, cell in enumerate(row)
             ]
             if len(cells) != width or not all(cells):

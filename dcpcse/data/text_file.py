@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from dcpcse.data.readers import READERS, format_of, open_rows, read_lines, table_of
+from dcpcse.data.columns import ROLES
+from dcpcse.data.readers import READERS, format_of, open_file, open_rows, read_lines, table_of
 from dcpcse.utils import arguments
 from dcpcse.utils.errors import UserError, doing, same_call, spell
+from dcpcse.utils.files import atomic_file
 from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 
 
@@ -32,16 +34,17 @@ class TextFile:
     state: tuple[int, int]
 
     @classmethod
-    def read(cls, path: str | Path, chunk_size: int, *, tabs: bool = False) -> "TextFile":
+    def read(cls, path: str | Path, chunk_size: int, *, tabs: bool = False, option: str | None = None) -> "TextFile":
         """Read and check the complete file. Raises UserError, with file and line, if a line is not a valid sentence.
 
         Blank lines are rejected, since row i of the vectors belongs to line i of the file.
 
         Args:
             tabs: Whether the lines have columns separated by tabs, so that the file may be a .tsv file.
+            option: Name of the option that chooses a column of a table, for messages; None without such an option.
         """
         path = Path(arguments.path("text file", path))
-        _require_text(path, str(path), tabs=tabs)
+        _require_text(path, str(path), tabs=tabs, option=option)
         starts, digests, at, number, digest = [], [], 0, 0, hashlib.sha256()
         try:
             state = _state(path)
@@ -109,13 +112,37 @@ class TextFile:
 
     def _changed(self) -> UserError:
         return UserError(
-            f"{self.path} has changed while it was read; repeat {same_call()} (to encode the file: with "
+            f"{self.path} has changed while it was read; repeat {same_call()} (an encoding of the file also needs "
             f"{spell('overwrite', True)})"
         )
 
 
-def _require_text(path: Path, name: str, *, tabs: bool = False) -> None:
-    """Raise UserError unless the path is a file of plain text. The header of a table would be read as a sentence."""
+def write_column(path: str | Path, column: str, text: Path) -> None:
+    """Write the texts in a column of a table to a text file, one per line.
+
+    Args:
+        path: The table, a file in one of the formats of training files.
+        column: Name of the column.
+        text: The text file.
+
+    Raises:
+        UserError: If the table cannot be read or lacks the column, or if a text is blank (with file and line).
+    """
+    table = open_file(Path(arguments.path("table", path)), columns={ROLES[0]: column})
+    with atomic_file(text) as file:
+        for number, cells in table.rows:
+            sentence = table.text(number, 0, cells[0]) if cells else ""
+            if not sentence:
+                raise table.error(number, "is blank; remove the row, since every row must have a vector", 0)
+            file.write(f"{sentence}\n".encode())
+
+
+def _require_text(path: Path, name: str, *, tabs: bool = False, option: str | None = None) -> None:
+    """Raise UserError unless the path is a file of plain text. The header of a table would be read as a sentence.
+
+    Args:
+        option: The option that chooses a column of a table, if there is one.
+    """
     advice = "give a text file with one sentence per line"
     if not os.path.exists(path):
         raise UserError(f"{name} does not exist; {advice}")
@@ -123,7 +150,9 @@ def _require_text(path: Path, name: str, *, tabs: bool = False) -> None:
         raise UserError(f"{name} is a folder or a device, not a file; {advice}")
     extension = format_of(path)
     if extension in READERS and extension not in ((".txt", ".tsv") if tabs else (".txt",)):
-        raise UserError(f"{name} is a table ({extension}), whose columns are not read here; {advice}, such as .txt")
+        chosen = f"choose its column by {spell(option, 'NAME')}, or " if option else ""
+        problem = f"is a table ({extension}), whose columns are not read {'without a choice' if option else 'here'}"
+        raise UserError(f"{name} {problem}; {chosen}{advice}, such as .txt")
 
 
 def _state(path: Path) -> tuple[int, int]:

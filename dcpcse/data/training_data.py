@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from huggingface_hub.dataclasses import strict
 
 from dcpcse.data.checks import ColumnContents, ColumnProblem, header_problems, score_problems, warn_of_format
+from dcpcse.data.column_choice import Chosen
 from dcpcse.data.columns import SCORE, Columns, Header, LabelCounter
 from dcpcse.data.duplicates import DuplicateCounts, Duplicates
 from dcpcse.data.objects import open_table, rows_of_batches
@@ -85,9 +86,9 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
     return Path(datasets.config.HF_DATASETS_CACHE) / "dcpcse"
 
 
-def cache_key(path: Path, sha256: str) -> str:
-    """Return the cache key of a file. The key depends on the digest of the file, its format and its delimiter."""
-    identity = [sha256, format_of(path), delimiter_of(path), READER_VERSION]
+def cache_key(path: Path, sha256: str, columns: Mapping[str, str]) -> str:
+    """Return the cache key of a file: of its digest, format and delimiter, and of the chosen columns, if any."""
+    identity = [sha256, format_of(path), delimiter_of(path), READER_VERSION, *([columns] if columns else [])]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
@@ -313,7 +314,12 @@ class TrainingData:
 
 
 def load_training_file(
-    path: str | Path, cache_dir: str | Path | None = None, *, refresh: bool = False, documents: bool = False
+    path: str | Path,
+    cache_dir: str | Path | None = None,
+    *,
+    refresh: bool = False,
+    documents: bool = False,
+    columns: Chosen = None,
 ) -> "TrainingData":
     """Load a training file. If an earlier call has read the same file, the rows are loaded from the cache folder.
 
@@ -325,6 +331,7 @@ def load_training_file(
         cache_dir: The cache folder. None: `dcpcse` in the cache folder of `datasets`.
         refresh: Read the file again even if it is cached.
         documents: Whether blank rows separate documents.
+        columns: As in `dcpcse.data.objects.open_table`.
 
     Raises:
         UserError: If the file is not valid training data (with file and line), if it changes while it is read, or if
@@ -337,8 +344,9 @@ def load_training_file(
         sha256 = rows_sha256(path)
     except OSError as error:
         raise unreadable(path, error) from error
-    cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
-    summary = (None if refresh else read_summary(cached)) or write_cache(cached, open_file(path), sha256)
+    cached = cache_folder(cache_dir) / f"{cache_key(path, sha256, columns or {})}.arrow"
+    summary = None if refresh else read_summary(cached)
+    summary = summary or write_cache(cached, open_file(path, columns=columns), sha256)
     return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, documents=documents)
 
 
@@ -359,6 +367,7 @@ def load_training_data(
     refresh: bool = False,
     name: str = "train_data",
     documents: bool = False,
+    columns: Chosen = None,
 ) -> "TrainingData":
     """Load training data from a path, or from an object that `open_table` reads.
 
@@ -378,14 +387,16 @@ def load_training_data(
         data: The path or the object.
         cache_dir, refresh, documents: As in `load_training_file`. `refresh` has no effect on an object.
         name: The name of the object in messages.
+        columns: As in `open_table`.
 
     Raises:
         UserError: If the object is not valid training data (with row and column), or if the cache folder is not
             writable.
     """
     if isinstance(data, (str, PathLike)):
-        return load_training_file(path(name, data), cache_dir, refresh=refresh, documents=documents)
-    table = open_table(data, name)
+        file = path(name, data)
+        return load_training_file(file, cache_dir, refresh=refresh, documents=documents, columns=columns)
+    table = open_table(data, name, columns)
     if table.taken_once:
         logger.info(
             "%s: the %s can be read only once; to train on its rows again, give a list of them", name, table.kind

@@ -18,6 +18,7 @@ class CheckSettings:
         tokenizer: A tokenizer of the package tokenizers. None: count words instead of tokens.
         batch: Number of rows in a batch.
         base: Path of the frozen encoder of a model folder.
+        columns: The chosen columns of training files, by role.
         evaluated: Key of each sentence in the given evaluation data → task of the sentence.
         progress: A function that wraps an iterable in a progress bar. Further arguments: the number of steps, and a
             name.
@@ -27,6 +28,7 @@ class CheckSettings:
     tokenizer: Any = None
     batch: int = 256
     base: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
     evaluated: Mapping[int, str] = field(default_factory=dict)
     progress: Callable[..., Any] = lambda steps, total, name: steps
 

@@ -46,7 +46,7 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 
     findings, unit = [], "line"
     try:
-        table = open_file(path, refuse)
+        table = open_file(path, refuse, settings.columns)
         header, complete = read_rows(table)
         counts, unit = _SentenceCounts(settings, header), table.unit
         batches = iter(lambda: list(islice(complete, CHUNK_ROWS)), [])

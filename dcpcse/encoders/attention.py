@@ -148,6 +148,7 @@ def prefix_attention(
     packing: Packing | None = None,
     kernels: PackedAttention | None = None,
     sliding_window: int | None = None,
+    is_causal: bool | None = None,
     forward_pass: ForwardPass | None = None,
     bias: Bias | None = None,
     **kwargs: Any,
@@ -159,15 +160,17 @@ def prefix_attention(
     Args:
         module: The attention module.
         query: (N, heads, L, head_dim), or (1, heads, T, head_dim) if packed.
-        key: As `query`.
-        value: As `query`.
-        attention_mask: Boolean (N, 1, L, L), true where a token attends to another token. None if nothing is masked.
+        key: As `query`, possibly with fewer heads, each of which serves several heads of the queries.
+        value: As `key`.
+        attention_mask: Boolean (N, 1, L, L), true where a token attends to another token. None if there is no padding.
         prefix: The keys and values of all layers. None without prompts.
         prefix_mask: Boolean (N, P), true at the prompts of each row. None if every row has all prompts.
         packing: The packing, if the sequences follow one another in one row. There is no mask then.
         kernels: Kernels for attention over packed sequences. They are used if they support the inputs.
         sliding_window: Two tokens attend to each other only if their distance is below this number. A given
             `attention_mask` already includes the window.
+        is_causal: Whether tokens attend only to themselves and to earlier tokens. A given `attention_mask` already
+            includes this. None: as the module says.
         forward_pass: State of the forward pass, with which layers share equal masks. Required with a prefix if the
             modules have no layer numbers.
         bias: Function that computes the numbers that relative positions add to the scores of tokens. Nothing is added
@@ -185,11 +188,17 @@ def prefix_attention(
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
     prompts, length, device = 0 if layer_prefix is None else layer_prefix[0].shape[2], query.shape[2], query.device
+    causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
 
     def make_mask() -> Tensor | None:
-        mask = attention_mask if packing is None else packing.real[:, None, None]
-        if sliding_window is not None and (packing is not None or mask is None):
-            mask = _within(sliding_window, length, mask, device)
+        mask = attention_mask
+        if packing is not None:  # a row ends with its padding, to which no earlier token attends if causal
+            mask = None if causal else packing.real[:, None, None]
+        window = length if sliding_window is None else min(sliding_window, length)
+        # Without prompts and a window, torch computes causal attention without a mask.
+        restricted = window < length or (causal and layer_prefix is not None)
+        if restricted and (packing is not None or mask is None):
+            mask = _within(window, causal, length, mask, device)
         return mask if layer_prefix is None else _with_prompts(mask, prefix_mask, prompts, length)
 
     mask = (forward_pass or ForwardPass()).mask(prompts, sliding_window, make_mask)
@@ -199,7 +208,8 @@ def prefix_attention(
     if layer_prefix is not None:
         # The prompts stay in float32 when the backbone or autocast computes in half precision.
         key, value = _prepend(layer_prefix[0], key), _prepend(layer_prefix[1], value)
-    output, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)  # (N, L, heads, head_dim)
+    # The output is (N, L, heads, head_dim).
+    output, _ = sdpa_attention_forward(module, query, key, value, mask, is_causal=causal, **kwargs)
     return (output if packing is None else packing.from_rows(output).unsqueeze(0)), None
 
 
@@ -212,12 +222,15 @@ def _to_rows(states: Tensor, packing: Packing) -> Tensor:
     return packing.to_rows(states.squeeze(0).transpose(0, 1)).transpose(1, 2)
 
 
-def _within(window: int, length: int, mask: Tensor | None, device: torch.device) -> Tensor | None:
-    """Return the mask, broadcastable to (N, 1, length, length), restricted to the window around each token."""
-    if window >= length:
-        return mask
+def _within(window: int, causal: bool, length: int, mask: Tensor | None, device: torch.device) -> Tensor:
+    """Return the mask, broadcastable to (N, 1, length, length), restricted to the window around each token.
+
+    If `causal` is set, the window ends at the token.
+    """
     positions = torch.arange(length, device=device)
-    near = ((positions.unsqueeze(1) - positions).abs() < window)[None, None]
+    distance = positions.unsqueeze(1) - positions
+    near = (distance.abs() < window)[None, None]
+    near = near & (distance >= 0) if causal else near
     return near if mask is None else mask & near
 
 
@@ -247,7 +260,8 @@ def _mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Te
     if attention_mask is None:
         return None
     if not attention_mask.is_cpu:
-        kwargs["allow_is_bidirectional_skip"] = False  # checking whether anything is masked would wait for the GPU
+        # Checking whether anything is masked would wait for the GPU.
+        kwargs |= dict.fromkeys(("allow_is_bidirectional_skip", "allow_is_causal_skip"), False)
     return sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
 
 

@@ -333,8 +333,8 @@ def _load(
         raise UserError(WITH_ADAPTER.format(name_or_path))
     for key, shape, expected in sorted(info["mismatched_keys"]):
         raise UserError(
-            f"{name_or_path}: {key} has the shape {tuple(shape)}, but {tuple(expected)} by config.json; the weights "
-            "and the configuration belong to different encoders"
+            f"{name_or_path}: {key} has the shape {tuple(shape)}, but config.json requires {tuple(expected)}; the "
+            "weights and the configuration belong to different encoders"
         )
     return model, set(info["missing_keys"])
 

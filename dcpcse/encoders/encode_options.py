@@ -66,6 +66,13 @@ class FurtherKeywords(CommonKeywords, total=False):
     truncate_dim: int | None
 
 
+class SentenceTransformersKeywords(FurtherKeywords, total=False):
+    """The keywords of `SentenceEncoder.encode`, with names that the method of sentence-transformers has."""
+
+    normalize_embeddings: bool
+    show_progress_bar: bool | None
+
+
 class UnsizedKeywords(CommonKeywords, total=False):
     """The keywords of functions that accept several sizes instead of `truncate_dim`."""
 

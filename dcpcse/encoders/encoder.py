@@ -14,7 +14,7 @@ from dcpcse.encoders.attention import ForwardPass, Prefix
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.lora import Lora, lora_weights, merged, with_lora
 from dcpcse.encoders.packing import Packing
-from dcpcse.encoders.positions import adds_to_scores, positions_of
+from dcpcse.encoders.positions import DECODERS, adds_to_scores, positions_of
 from dcpcse.encoders.prompts import PROMPT_KINDS, DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.storage.manifest import PROMPT_KEY
 from dcpcse.encoders.templates import Slots
@@ -79,8 +79,8 @@ class Encoder(nn.Module):
         self.lora = lora
         self.tuned = tuned
         self.positions = positions_of(backbone)
-        # Prompts are not rotated: with rotary positions, shifting the text would change nothing.
         self.position_offset = 0 if self.positions.rotary else position_offset
+        self.decoder = backbone.config.model_type in DECODERS
         self.packable = backbone.config.model_type in prompt_support.PACKABLE
         self.packed = self.packable
         self.by_kernels = False
@@ -163,6 +163,8 @@ class Encoder(nn.Module):
         Raises:
             UserError: If L exceeds the number of positions.
         """
+        if index is None and self.decoder:  # padding may precede the text
+            index = (attention_mask.cumsum(1) - 1).clamp(min=0)
         inputs = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
         prompts = {}
         if self.prompt is not None:
@@ -220,6 +222,8 @@ class Encoder(nn.Module):
         backbone_inputs, first = self._backbone_inputs(inputs, attention_mask, packing)
         if all_layers:
             backbone_inputs["output_hidden_states"] = True
+        if self.decoder:
+            backbone_inputs["use_cache"] = False
         if packing is not None or "prefix" in prompts:
             backbone_inputs["forward_pass"] = ForwardPass()
         changes = _changes(condition, first, edits, packing)
@@ -238,6 +242,8 @@ class Encoder(nn.Module):
             return {**tensors, "attention_mask": attention_mask}, first
         packed = {name: packing.pack(tensor) for name, tensor in tensors.items()}
         inputs = {**packed, "packing": packing}
+        if self.decoder:  # transformers would make a mask of the whole row, but returns four dimensions as they are
+            inputs["attention_mask"] = packing.real[:, None, None]
         if self.uses_kernels:
             from dcpcse.encoders.prefix_kernel import KernelAttention
 
@@ -292,11 +298,13 @@ class Encoder(nn.Module):
         """Return the reasons why peft would compute different hidden states; an empty list if there are none."""
         kind, dtype = self.backbone.config.model_type, self.dtype_name
         length = 0 if self.prompt is None else self.prompt.shape.length
+        # With peft, tokens do not attend to prompts outside of the window of a layer.
+        window = getattr(self.backbone.config, "sliding_window", None)
         reasons = {
             "it has no deep prompts and no LoRA adapter": self.prompt is None and self.lora is None,
             "its encoder was trained too": self.tuned,
             f"peft does not compute {kind} encoders with prompts as dcpcse does": (
-                length and kind not in prompt_support.PEFT_SAME
+                length and (window or kind not in prompt_support.PEFT_SAME)
             ),
             f"its encoder has the dtype {dtype}": dtype != "float32",
             "it has a [CLS] prompt": self.cls_prompt is not None,
@@ -485,7 +493,8 @@ def set_packed(module: nn.Module, packed: bool, by_kernels: bool = False) -> Non
     for part in module.modules():
         if isinstance(part, Encoder):
             part.packed = packed and part.packable
-            part.by_kernels = by_kernels and part.packed and not adds_to_scores(part.backbone)
+            other_scores = part.decoder or adds_to_scores(part.backbone)
+            part.by_kernels = by_kernels and part.packed and not other_scores
 
 
 def _build_shallow(record: Mapping[str, Any] | None) -> ShallowPrompt | None:

@@ -417,7 +417,7 @@ def _state(model: Any) -> Any:
 
 
 def _later_settings(model: Any) -> dict[str, Any]:
-    """Return settings that earlier versions do not have, if they are set. Without them, identities are as before."""
+    """Return the settings that earlier versions did not have, if they are set; otherwise, identities stay the same."""
     activations = getattr(model.head, "activations", None) if model.head_at_inference else None
     settings = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
     settings |= {"lora": model.encoder.lora and model.encoder.lora.effect, "bf16": model.bf16}

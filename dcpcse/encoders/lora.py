@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from dcpcse.encoders.positions import DECODERS
 from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import ALL_LINEAR
 from dcpcse.utils.packages import require_packages
@@ -29,6 +30,7 @@ _QUERY_AND_VALUE: Mapping[str, tuple[str, ...]] = {
     "deberta-v2": ("query_proj", "value_proj"),
     "mpnet": ("attn.q", "attn.v"),
     "modernbert": ("Wqkv",),  # one layer computes queries, keys and values
+    **dict.fromkeys(DECODERS, ("q_proj", "v_proj")),
 }
 """For each model type, suffixes of the names of the layers that compute the queries and values of attention."""
 

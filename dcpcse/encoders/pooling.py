@@ -160,7 +160,7 @@ POOLERS: dict[str, Pooler] = {
         weighted_mean_tokens,
         "mean over the tokens of the last layer, weighted by their positions: 1 for the first",
     ),
-    "last_token": Pooler((-1,), last_token, "last token of the last layer, [SEP] or </s>"),
+    "last_token": Pooler((-1,), last_token, "last token of the last layer, such as [SEP] or </s>"),
     "mask": Pooler((-1,), mask_tokens, "[MASK] of the template in the last layer (--template)", needs_template=True),
 }
 

@@ -25,6 +25,9 @@ from transformers.models.mpnet import modeling_mpnet
 from dcpcse.encoders.attention import Bias, prefix_attention
 from dcpcse.encoders.packing import Packing
 
+DECODERS = ("qwen2", "qwen3", "llama", "mistral", "gemma", "gemma3_text")
+"""Model types of decoders that are supported as encoders. Some of them attend in both directions (EmbeddingGemma)."""
+
 
 @dataclass(frozen=True)
 class Positions:
@@ -35,7 +38,8 @@ class Positions:
         first: Id of the first token.
         padding_idx: The position id of padding in backbones that count only real tokens (RoBERTa). None for other
             backbones.
-        rotary: Whether only the distances between tokens matter. An offset then has no effect.
+        rotary: Whether positions are rotary and texts always begin at 0. An offset would only rotate the keys of the
+            prompts, which are trained.
     """
 
     size: int
@@ -44,7 +48,7 @@ class Positions:
     rotary: bool = False
 
     def room(self, offset: int) -> int:
-        """Return the number of tokens, including special tokens, that have positions after a shift by `offset`."""
+        """Return how many tokens, including special tokens, a text may have if it is shifted by `offset` positions."""
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:
@@ -69,11 +73,16 @@ class Positions:
             index: Indices of the tokens in the text, from 0.
             offset: Number of positions by which the text is shifted.
         """
-        return index + self.first + (0 if self.rotary else offset)
+        return index + self.first + offset
 
 
 def positions_of(backbone: PreTrainedModel) -> Positions:
-    """Read the numbering from a backbone's position table. A backbone without a table is assumed to be rotary."""
+    """Read the numbering from a backbone's position table. A backbone without a table is assumed to be rotary.
+
+    Decoders are rotary too, but their texts can be shifted: in transformers, the text follows the keys in a cache.
+    """
+    if backbone.config.model_type in DECODERS:
+        return Positions(size=backbone.config.max_position_embeddings)
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         return Positions(size=backbone.config.max_position_embeddings, rotary=True)

@@ -12,12 +12,15 @@ from transformers import PreTrainedModel
 
 from dcpcse.encoders.attention import PREFIX_ATTENTION, ForwardPass, Prefix
 from dcpcse.encoders.backbones import evaluating
-from dcpcse.encoders.positions import positions_of, replace_attention
+from dcpcse.encoders.positions import DECODERS, positions_of, replace_attention
 from dcpcse.encoders.prompts import PromptShape
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.private.models import attention_can_be_replaced
 
-PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
+PROMPTABLE = (
+    *("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2"),
+    *DECODERS,
+)
 """Model types for which prompts are tested.
 
 For other types, an error is raised if prompts do not affect the output.
@@ -26,7 +29,7 @@ For other types, an error is raised if prompts do not affect the output.
 PACKABLE = PROMPTABLE
 """Model types that accept batches without padding. Batches of other models are padded."""
 
-PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
+PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra", *DECODERS)
 """Model types for which peft's prefix tuning computes the same vectors."""
 
 _ARRIVED: MutableMapping[PreTrainedModel, set[PromptShape]] = weakref.WeakKeyDictionary()
@@ -87,6 +90,12 @@ def use_prefix_attention(backbone: PreTrainedModel) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+def is_causal(backbone: PreTrainedModel) -> bool:
+    """Return whether a token of a backbone attends only to itself and to earlier tokens."""
+    configured = getattr(backbone.config, "is_causal", None)  # with it, transformers overrides the modules
+    return any(getattr(module, "is_causal", False) for module in backbone.modules()) and configured is not False
+
+
 def number_layers(backbone: PreTrainedModel) -> None:
     """Number the attention modules of the layers if transformers has not numbered them (DistilBERT).
 
@@ -121,7 +130,7 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
     kind = replace(shape, length=0)
     if kind in _ARRIVED.get(backbone, ()):
         return
-    if any(getattr(module, "is_causal", False) for module in backbone.modules()):
+    if is_causal(backbone) and backbone.config.model_type not in DECODERS:
         raise _cannot_take_prompts(backbone, "it is a decoder")
     ids = torch.full((2 * shape.layers + 1, 4), 5)
     prefix = _one_change_per_row(shape, backbone.device)
@@ -182,9 +191,10 @@ def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
     for name in ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings"):
         with contextlib.suppress(AttributeError):  # the backbone has no such module
             return backbone.get_submodule(name)
+    supported = (kind for kind in PROMPTABLE if kind not in DECODERS)
     raise UserError(
-        f"{backbone.config.model_type} encoders have no embedding layer to insert a condition after; "
-        f"supported encoders: {', '.join(PROMPTABLE)}"
+        f"{backbone.config.model_type} encoders have no embedding layer after which a condition can be inserted; "
+        f"supported encoders: {', '.join(supported)}"
     )
 
 

@@ -139,10 +139,10 @@ class DeepPrompt(nn.Module):
         return self.shape.width
 
     def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
-        """Return the prefix of `rows` sequences. Maps a layer to keys and values, each (rows, heads, P, head_dim).
+        """Return the prefix for a batch: a mapping from layer to keys and values, each (rows, heads, P, head_dim).
 
         Args:
-            rows: Number of sequences.
+            rows: Number of sequences in the batch.
             backbone: The encoder that uses the prefix. Only `VectorPrompt` needs this argument.
         """
         return _by_layer(self._drawn(rows), self.shape)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
-from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords, prompt_of
+from dcpcse.encoders.encode_options import EncodeOptions, SentenceTransformersKeywords, prompt_of
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
@@ -42,7 +42,7 @@ from dcpcse.encoders.identity import (
 from dcpcse.encoders.lora import lora_weights, require_peft
 from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.pooling import POOLERS, Pooler
-from dcpcse.encoders.prompt_support import peft_config
+from dcpcse.encoders.prompt_support import is_causal, peft_config
 from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -183,7 +183,7 @@ class SentenceEncoder(nn.Module):
 
     @pooling.setter
     def pooling(self, name: str) -> None:
-        _require_pooler(name)
+        _require_pooler(name, self.encoder.backbone)
         self._pooling = name
         if POOLERS[name].reads_cls and self.tokenizer not in _TOLD_TOKENIZERS:
             _TOLD_TOKENIZERS.add(self.tokenizer)
@@ -317,6 +317,28 @@ class SentenceEncoder(nn.Module):
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
 
+    @overload
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int | None = None,
+        normalize: bool | None = None,
+        *,
+        convert_to_tensor: Literal[True],
+        **options: Unpack[SentenceTransformersKeywords],
+    ) -> Tensor: ...
+
+    @overload
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int | None = None,
+        normalize: bool | None = None,
+        *,
+        convert_to_tensor: Literal[False] = False,
+        **options: Unpack[SentenceTransformersKeywords],
+    ) -> np.ndarray: ...
+
     @known_arguments
     @doing("while sentences were encoded")
     def encode(
@@ -324,8 +346,10 @@ class SentenceEncoder(nn.Module):
         sentences: Sequence[str],
         batch_size: int | None = None,
         normalize: bool | None = None,
-        **options: Unpack[FurtherKeywords],
-    ) -> np.ndarray:
+        *,
+        convert_to_tensor: bool = False,
+        **options: Unpack[SentenceTransformersKeywords],
+    ) -> np.ndarray | Tensor:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
         Embeddings are computed in eval mode without gradients. Several threads may call this method at the same time.
@@ -336,6 +360,7 @@ class SentenceEncoder(nn.Module):
             batch_size: Maximum number of sentences per batch. None: 128 on a CPU, no maximum on a GPU.
                 Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
             normalize: Whether to scale the embeddings to unit length. None: the model's setting.
+            convert_to_tensor: Whether to return a tensor on the device of the model in place of a numpy array.
             options: Further fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
                 which texts are truncated. By default, this is the model's maximum (`max_tokens`), and a warning
                 reports the number of truncated texts. `without`: ids of tokens to remove from all texts. Special
@@ -343,10 +368,15 @@ class SentenceEncoder(nn.Module):
                 first values to which embeddings are shortened before scaling. A warning reports a size for which the
                 model was not trained (`matryoshka_dims`). `prompt_name`: name of the prompt before each sentence, such
                 as query or document (`prompt_of`). `prompt_text`: text before each sentence, instead of a prompt.
+                As in sentence-transformers, `normalize_embeddings` and `show_progress_bar` can be given instead of
+                `normalize` and `show_progress`.
 
         Raises:
             UserError: If an option has an invalid value.
         """
+        # False is the default there: the model then still scales embeddings if this is its setting.
+        normalize = options.pop("normalize_embeddings", False) or normalize
+        options["show_progress"] = options.pop("show_progress_bar", None) or options.get("show_progress", False)
         chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
         sentences = strings(sentences)
         self.require_size(chosen)
@@ -358,7 +388,8 @@ class SentenceEncoder(nn.Module):
         def embed(inputs: EncoderInputs) -> Tensor:
             return self._embed(inputs, chosen)
 
-        return encode_in_batches(self, list(map(len, texts.ids)), collate, embed, chosen)
+        embeddings = encode_in_batches(self, list(map(len, texts.ids)), collate, embed, chosen)
+        return torch.from_numpy(embeddings).to(self.device) if convert_to_tensor else embeddings
 
     @property
     def default_batch_size(self) -> int | None:
@@ -642,7 +673,8 @@ class SentenceEncoder(nn.Module):
             return self
         if self.encoder.backbone.dtype.itemsize < torch.float32.itemsize:
             raise UserError(
-                f"the LoRA adapter cannot be added to weights in {self.encoder.dtype_name}, which would round it"
+                f"the LoRA adapter cannot be added to weights in {self.encoder.dtype_name}, which would round it; "
+                "convert them first: model.float().merged()"
             )
         model = copy.copy(self)
         model._modules = dict(self._modules)  # otherwise the copy would share it
@@ -658,7 +690,7 @@ class SentenceEncoder(nn.Module):
             "it uses a template": bool(self.templates),
             "it has deep prompts": encoder.prompt is not None,
             f"its sentences start at position {offset}": offset != 0,
-            f"its pooling, {self.pooling}, is neither [CLS] nor the mean of the last layer": (
+            f"its pooling, {self.pooling}, is none of {', '.join(SentenceModules.POOLINGS)}": (
                 self.pooling not in SentenceModules.POOLINGS
             ),
             "its head at inference is not a tanh MLP": self.head_at_inference and not isinstance(self.head, TanhMLP),
@@ -812,9 +844,15 @@ def _adapter_in_words(record: Mapping[str, Any] | None) -> str:
     return f"a LoRA adapter of rank {record['r']}, alpha {record['alpha']} on {', '.join(record['target_modules'])}"
 
 
-def _require_pooler(name: str) -> None:
+def _require_pooler(name: str, backbone: nn.Module) -> None:
+    """Raise UserError if a pooler does not exist, or if it would return the same vector for many texts."""
     if name not in POOLERS:
         raise UserError(f"unknown pooling {name!r}; choose from: {', '.join(sorted(POOLERS))}")
+    if POOLERS[name].reads_cls and is_causal(backbone):
+        raise UserError(
+            f"pooling {name!r} reads the first token, which in {backbone.config.model_type} encoders attends to no "
+            "other token; choose last_token or avg"
+        )
 
 
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
@@ -851,7 +889,7 @@ def plain_encoder(
         UserError: If the pooler is unknown, or if it is "cls" and the checkpoint has no pooler. Random weights would
             give a random score.
     """
-    _require_pooler(pooling)
+    _require_pooler(pooling, backbone.model)
     head = None
     if pooling == "cls":
         if backbone.pooler is None:

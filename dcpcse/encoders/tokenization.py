@@ -84,6 +84,9 @@ def tokenize_texts(
 ) -> TokenizedTexts:
     """Tokenise sentences, truncated to a maximum length.
 
+    A sentence without tokens becomes one padding token, which counts as a token of text. Some tokenizers of decoders
+    return nothing for an empty sentence.
+
     Args:
         tokenizer: The tokenizer.
         template: The template of the sentences, or None.
@@ -95,7 +98,7 @@ def tokenize_texts(
     removed = set(without) - set(tokenizer.all_special_ids)
     if template is None:
         ids, truncated = tokenize(tokenizer, sentences, max_length)
-        return TokenizedTexts([_drop(row, removed) for row in ids], truncated)
+        return TokenizedTexts([_drop(row, removed) or [tokenizer.pad_token_id] for row in ids], truncated)
     if final_period:
         sentences = [with_final_period(sentence) for sentence in sentences]
     contents, truncated = template.contents(sentences, max_length - template.length)

@@ -6,7 +6,7 @@ seconds.
 
 from dataclasses import dataclass
 
-from senteval.names import FAMILY_OF, MODE_NAMES, TASK_SETS, find_by_name, tasks_of_set
+from senteval.names import FAMILY_OF, LABELS_METRICS, MODE_NAMES, TASK_SETS, find_by_name, tasks_of_set
 
 from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
@@ -74,8 +74,20 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
     )
     labels: str | None = option(
         None,
-        "File of your own with a text and its class per row, in the formats of --pairs: accuracy of a logistic "
-        "regression on the embeddings in cross-validation.",
+        "File of your own with a text and its class per row, in the formats of --pairs. --metric chooses the score.",
+    )
+    metric: str = option(
+        LABELS_METRICS[0],
+        "Score of --labels: accuracy of a logistic regression on the embeddings in cross-validation, or map, the mean "
+        "average precision where each text is a query for the other texts of its class. map also suits classes that "
+        "the training has not seen.",
+        choices=LABELS_METRICS,
+    )
+    columns: list[str] | None = option(
+        None,
+        "Columns of --pairs and --labels to read, as ROLE=NAME, such as anchor=text positive=title score=similarity, "
+        "or anchor=text class=topic.",
+        named=True,
     )
     retrieval: list[str] | None = option(
         None,
@@ -236,6 +248,8 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
         for name, family in OPTIONS_OF_FAMILY.items():
             if name in changed and family not in families:
                 raise no_effect(name, f"without a {family} task")
+        if "metric" in changed and not self.labels:
+            raise no_effect("metric", f"without {spell('labels')}")
         if self.similarities_file and not (families & {"sts", "transfer"} or self._others):
             raise no_effect(
                 "similarities_file",

@@ -337,8 +337,9 @@ def model_meta(
 def training_datasets(folder: Path | None) -> set[str] | None:
     """Return the data sets on which the model in a folder was trained, by their names in mteb; None if unknown.
 
-    The names are derived from the name of the training file in the run record. Only the files that data/ builds for
-    the presets are known. Raises UserError if the run record is damaged.
+    The names are derived from the name of the training file in the run record. Only the names of the presets' training
+    files (`TRAINING_DATA`), which the scripts in data/ create, are recognised. Raises UserError if the run record is
+    damaged.
     """
     if folder is None or not (folder / RUN_FILE).is_file():
         return None

@@ -18,6 +18,7 @@ from senteval import Result
 from senteval.names import FAMILY_OF
 
 from dcpcse.encoders.storage.manifest import CONFIG, MODULES, is_model_folder
+from dcpcse.evaluation.significance import BY_CLASS
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, spell
@@ -42,9 +43,9 @@ class ExampleOutcomes:
     Args:
         statistic: The name of the score, a key of `dcpcse.evaluation.significance.STATISTICS`.
         values (n,): For `spearman` and `average_precision`, the cosine of each pair. For `accuracy`, whether each
-            example is classified correctly. For `mean`, the score of each query.
-        gold (n,): Gold scores of pairs, classes of examples, or numbers of relevant documents of queries; None if they
-            are unknown.
+            example is classified correctly. For `mean` and `BY_CLASS`, the score of each query.
+        gold (n,): Gold scores of pairs, classes of examples or queries, or numbers of relevant documents of queries;
+            None if they are unknown.
     """
 
     statistic: str
@@ -54,12 +55,17 @@ class ExampleOutcomes:
     @property
     def examples(self) -> str:
         """The name of the examples, such as "pairs"."""
-        return {"accuracy": "examples", "mean": "queries"}.get(self.statistic, "pairs")
+        return {"accuracy": "examples", "mean": "queries", BY_CLASS: "queries"}.get(self.statistic, "pairs")
+
+    @property
+    def resampled(self) -> str:
+        """A word for what a bootstrap draws: the examples, or the classes of the examples."""
+        return "classes" if self.statistic == BY_CLASS else self.examples
 
     @property
     def scored_gold(self) -> np.ndarray | None:
         """The gold scores if the statistic depends on gold scores, otherwise None; see `significance.Outcomes`."""
-        return self.gold if self.statistic in ("spearman", "average_precision") else None
+        return self.gold if self.statistic in ("spearman", "average_precision", BY_CLASS) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +93,14 @@ class RunOutcomes:
         return tuple(dict.fromkeys([*self.tasks, *self.main_scores]))
 
 
-ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "value": "query_ndcg"}
+ARRAYS = {
+    "gold": "gold",
+    "cosine": "cosines",
+    "correct": "correct",
+    "value": "query_ndcg",
+    "average_precision": "query_average_precision",
+    "class": "query_class",
+}
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
 
 ARRAY_OF_STATISTIC = {"accuracy": "correct", "mean": "value"}
@@ -99,7 +112,7 @@ def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for task, result in results.items():
         values = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
-        if any(values[name] is not None for name in ARRAYS if name != "gold"):
+        if any(values[name] is not None for name in ARRAYS if name not in ("gold", "class")):
             arrays |= {f"{task}/{name}": array for name, array in values.items() if array is not None}
         for part, outcomes in getattr(result, "examples", {}).items():
             arrays[f"{part}/{ARRAY_OF_STATISTIC.get(outcomes.statistic, 'cosine')}"] = outcomes.values
@@ -123,6 +136,7 @@ def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
     - classified examples: `TASK/correct` and, if the classes are known, `TASK/gold`
     - queries: `TASK/value` with the score of each query and, if known, `TASK/gold` with the number of its relevant
       documents
+    - labelled texts as queries: `TASK/average_precision` and `TASK/class`
 
     Args:
         path: The file.
@@ -200,10 +214,11 @@ def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path,
     """
     from scipy import stats  # imported here because it is slow
 
-    scores = {"spearman": lambda: stats.spearmanr(result.values, result.gold).statistic, "mean": result.values.mean}
+    scores = {"spearman": lambda: stats.spearmanr(result.values, result.gold).statistic}
+    scores |= dict.fromkeys(("mean", BY_CLASS), result.values.mean)
     if result.statistic in scores and abs(100 * scores[result.statistic]() - score) > 0.01:
         raise UserError(
-            f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one file"
+            f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one of them"
         )
 
 
@@ -211,17 +226,27 @@ def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOu
     """Return outcomes by task, from arrays by `TASK/NAME`. Raises UserError if arrays do not fit together."""
     tasks = {}
     for task in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
-        gold, cosines, correct, means = (arrays.get(f"{task}/{name}") for name in ARRAYS)
-        values = next((array for array in (correct, means, cosines) if array is not None), None)
-        usable = values is not None and values.ndim == 1 and (gold is not None or values is not cosines)
+        gold, cosines, correct, means, precisions, classes = (arrays.get(f"{task}/{name}") for name in ARRAYS)
+        gold = classes if gold is None else gold
+        values = next((array for array in (correct, means, precisions, cosines) if array is not None), None)
+        usable = (
+            values is not None
+            and values.ndim == 1
+            and (gold is not None or any(values is array for array in (correct, means)))
+        )
         if not usable or (gold is not None and gold.shape != values.shape):
-            raise UserError(f"{source} is damaged: {task} needs gold and cosine, correct, or value, of one length")
+            raise UserError(
+                f"{source} is damaged: expected arrays of one length for {task}: gold and cosine, correct, value, or "
+                "average_precision and class"
+            )
         if not all(np.isfinite(array).all() for array in (values, *([] if gold is None else [gold]))):
             raise UserError(f"{source}: the outcomes of {task} contain NaN or infinity; evaluate the model again")
         if correct is not None:
             tasks[task] = ExampleOutcomes("accuracy", values.astype(bool), gold)
         elif means is not None:
             tasks[task] = ExampleOutcomes("mean", values, gold)
+        elif precisions is not None:
+            tasks[task] = ExampleOutcomes(BY_CLASS, values, gold)
         else:
             # As for own pairs: pairs with the scores 0 and 1 are evaluated by average precision.
             is_own = task not in FAMILY_OF and not task.startswith(f"{MTEB}/")

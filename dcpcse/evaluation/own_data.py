@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,16 +14,18 @@ from senteval.data import collect, make_pair
 from senteval.errors import shown
 from senteval.labels import LabelsTask
 from senteval.lines import Content, Line, is_number, single_blanks
+from senteval.names import LABELS_METRICS
 from senteval.pairs import PairsTask
 
 from dcpcse.data.checks import ColumnContents
-from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, class_word, words_of
+from dcpcse.data.column_choice import Choice, Chosen, chosen_columns, select_columns
+from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, class_words, words_of
 from dcpcse.data.objects import open_table
 from dcpcse.data.readers import READERS, delimiter_of, format_of, plain_columns, table_of
-from dcpcse.data.tables import Row, Table
+from dcpcse.data.tables import Row, Table, is_missing
 from dcpcse.utils.arguments import path
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, no_effect, plural, spell
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class _Kind:
     @property
     def width(self) -> int:
         return self.texts + 1
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that the user can give to columns."""
+        return (*ROLES[: self.texts], *self.names)
 
     def target(self, columns: Sequence[str]) -> int | None:
         """Return the index of the column of scores or labels, if exactly one column has such a name."""
@@ -59,7 +66,36 @@ LABELS = _Kind(
 )
 
 
-def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
+def own_tasks(
+    data: Mapping[str, Any], columns: Choice, option: str, metric: str = LABELS_METRICS[0]
+) -> list[PairsTask | LabelsTask]:
+    """Return the evaluation tasks with the user's pairs and labelled texts.
+
+    Args:
+        data: The pairs and the texts by the names of their options, each a file, an object or None.
+        columns: The choice of columns, of which each file or object uses the roles that it has.
+        option: Name of the option with this choice.
+        metric: The score of the texts, see `senteval.labels.LabelsTask`.
+
+    Raises:
+        UserError: If data are invalid, or if none of them has a chosen role.
+    """
+    chosen, tasks = chosen_columns(columns, option), []
+    kinds = {name: LABELS if name.endswith("labels") else PAIRS for name in data}
+    for role in chosen:
+        names = [name for name, kind in kinds.items() if role in kind.roles]
+        if all(data[name] is None for name in names):
+            without = f" without {' or '.join(map(spell, names))}" if names else " in evaluation"
+            raise no_effect(option, f"for the role {role}{without}")
+    for name, kind in kinds.items():
+        if data[name] is not None:
+            columns = {role: column for role, column in chosen.items() if role in kind.roles}
+            arguments = data[name], name, columns
+            tasks.append(own_labels(*arguments, metric) if kind is LABELS else own_pairs(*arguments))
+    return tasks
+
+
+def own_pairs(data: Any, name: str = "pairs", columns: Chosen = None) -> PairsTask:
     """Return an evaluation task with the user's sentence pairs.
 
     Raises UserError or senteval.DataError if a row has a wrong number of columns, a sentence is blank, a score is not
@@ -73,8 +109,9 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
             precision. Otherwise they are evaluated by Spearman correlation, and scores may have any scale. Files may
             be .csv, .json or .jsonl; any other file has tab-separated columns. A header is optional.
         name: The name of the data in messages and results, if `data` is a Python object.
+        columns: The chosen columns.
     """
-    table, target, rows = _open(data, name, PAIRS)
+    table, target, rows = _open(data, name, PAIRS, columns)
     pairs, unit, words = [], "", None
     for line, (first, second), cell, text in rows:
         if not pairs:
@@ -93,7 +130,7 @@ def describe_object(data: Any) -> str:
     return f"Python object: {type(data).__name__}"
 
 
-def own_labels(data: Any, name: str = "labels") -> LabelsTask:
+def own_labels(data: Any, name: str = "labels", columns: Chosen = None, metric: str = LABELS_METRICS[0]) -> LabelsTask:
     """Return an evaluation task with the user's labelled texts.
 
     Raises UserError or senteval.DataError if a row has a wrong number of columns, a text or a class is blank, there
@@ -103,46 +140,55 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     Args:
         data: A file or a Python object with a text and its class per row, in the formats of `own_pairs`. The class is
             a word or a whole number. It is in the column named label or class; without such a column, in the second
-            column. The first line of a file is a header if one of its cells is label or class.
-        name: The name of the data in messages and results, if `data` is a Python object.
+            column. The first line of a file is a header if one of its cells is label or class. A text with several
+            classes has a list of them.
+        name, columns: As in `own_pairs`.
+        metric: See `senteval.labels.LabelsTask`.
     """
-    table, target, located = _open(data, name, LABELS)
-    rows = [(line, text, _class(line, cell, label)) for line, (text,), cell, label in located]
+    table, target, located = _open(data, name, LABELS, columns)
+    rows = [(line, text, _classes(line, cell, label)) for line, (text,), cell, label in located]
     if not rows:
         raise UserError(f"{table.name}: there are no texts; {_remedy(table, LABELS)}")
     _warn_of_columns(table, LABELS, target, [(text,) for _, text, _ in rows])
-    classes = sorted({label for *_, label in rows})
-    index = {label: i for i, label in enumerate(classes)}
-    examples = labelled.collect((line, labelled.require_texts(line, text), index[label]) for line, text, label in rows)
-    content = _content(table, ((text, label) for _, text, label in rows))
-    return LabelsTask(Path(table.name).name, examples, tuple(classes), Path(table.name), content)
+    classes = sorted({name for *_, names in rows for name in names})
+    if all(len(names) == 1 for *_, names in rows):
+        content = _content(table, ((text, name) for _, text, (name,) in rows))
+        index = {name: number for number, name in enumerate(classes)}
+        targets = [index[name] for *_, (name,) in rows]
+    else:
+        content = _content(table, ((text, names) for _, text, names in rows))
+        targets = [[int(name in names) for name in classes] for *_, names in rows]
+    texts = ((line, labelled.require_texts(line, text)) for line, text, _ in rows)
+    examples = labelled.collect((*text, target) for text, target in zip(texts, targets, strict=True))
+    return LabelsTask(Path(table.name).name, examples, tuple(classes), Path(table.name), content, metric)
 
 
 LocatedRow = tuple[Line, list[str], Any, str]
 """The line of a row (for messages), its texts, the cell of its score or class, and the text of this cell."""
 
 
-def _open(data: Any, name: str, kind: _Kind) -> tuple[Table, int, Iterator[LocatedRow]]:
+def _open(data: Any, name: str, kind: _Kind, columns: Chosen) -> tuple[Table, int, Iterator[LocatedRow]]:
     """Return the table of user data, the index of its column of scores or classes, and its rows."""
     if isinstance(data, (str, os.PathLike)):
-        table = _open_file(Path(path(name, data)), kind)
+        table = _open_file(Path(path(name, data)), name, kind, columns)
     else:
-        table = open_table(data, name)
+        table = open_table(data, name, columns)
         if table.columns is not None and len(table.columns) != kind.width:
             raise UserError(
                 f"{name}: found {plural(len(table.columns), 'column')} {list(table.columns)}, but {kind.width} are "
                 f"expected; {kind.object_remedy}{_selection(table, kind)}"
             )
-    named = None if table.columns is None else kind.target(table.columns)
+    named = None if table.columns is None else kind.target(table.role_names)
     target = kind.texts if named is None else named
 
     def located() -> Iterator[LocatedRow]:
         for number, cells in table.rows:
             line = _line(table, kind, number)
             if len(cells) != kind.width:
-                raise line.error(_uneven(table, kind, cells))
-            texts = [table.text(number, i, cell, numeric=i == target) for i, cell in enumerate(cells)]
-            text = texts.pop(target)
+                hint = _hint(name, kind) if len(cells) > kind.width and not columns else ""
+                raise line.error(f"{_uneven(table, kind, cells)}{hint}")
+            texts = [table.text(number, i, cell) for i, cell in enumerate(cells) if i != target]
+            text = table.text(number, target, cells[target], numeric=True, several=kind is LABELS)
             yield line, texts, cells[target], text
 
     return table, target, located()
@@ -168,7 +214,7 @@ def _selection(table: Table, kind: _Kind) -> str:
     return f", such as {table.pick([*texts[: kind.texts], table.columns[last]])}"
 
 
-def _open_file(path: Path, kind: _Kind) -> Table:
+def _open_file(path: Path, name: str, kind: _Kind, columns: Chosen) -> Table:
     if not os.path.exists(path):  # Path.exists raises errors for names that are too long
         raise UserError(f"{path} does not exist; check the path")
     table, extension = table_of(path), format_of(path)
@@ -180,15 +226,23 @@ def _open_file(path: Path, kind: _Kind) -> Table:
         raise UserError(f"{path}: the file is empty; {kind.file_remedy}")
     second = next(rows, None)
     below = [] if second is None else [second]
-    if extension in NAMED or _is_header(first[1], second[1] if second else [], kind):
-        if len(first[1]) != kind.width:
-            problem = f"found the columns {list(first[1])}, but {kind.width} {_separated(path)}columns are expected"
-            raise _line(table, kind, first[0]).error(problem)
-        table.columns = tuple(first[1])
-    else:
-        below = [first, *below]
-    table.rows = chain(below, rows)
+    if not (columns or extension in NAMED or _is_header(first[1], second[1] if second else [], kind)):
+        table.rows = chain([first], below, rows)
+        return table
+    table.columns, table.rows = tuple(first[1]), chain(below, rows)
+    if columns:
+        select_columns(table, columns)
+    if len(table.columns) != kind.width:
+        problem = f"found the columns {list(table.columns)}, but {kind.width} {_separated(path)}columns are expected"
+        raise _line(table, kind, first[0]).error(f"{problem}{_hint(name, kind)}")
     return table
+
+
+def _hint(name: str, kind: _Kind) -> str:
+    """Return the remedy for files with other columns: the option that chooses columns, beside the option `name`."""
+    option = "eval_columns" if name.startswith("eval_") else "columns"
+    chosen = [f"{role}=NAME" for role in kind.roles[: kind.width]]
+    return f"; if its first line names the columns, choose them by {spell(option, chosen)}"
 
 
 NAMED = (".json", ".jsonl", ".parquet")
@@ -270,11 +324,13 @@ def _score(line: Line, cell: Any, text: str, words: Words | None) -> float:
     return float(text)
 
 
-def _class(line: Line, cell: Any, text: str) -> str:
-    """Return the class of a text as a word. Raises DataError unless it is a word or a whole number."""
+def _classes(line: Line, cell: Any, text: str) -> list[str]:
+    """Return the classes of a text as words. Raises DataError unless they are words or whole numbers."""
+    if not text and not isinstance(cell, str) and not is_missing(cell):  # an empty list: none of the classes
+        return []
     with contextlib.suppress(ValueError):
-        if word := single_blanks(class_word(text)):
-            return word
+        if all(words := [*map(single_blanks, class_words(text))]):
+            return words
     raise line.error(f"expected a word or a whole number as class, found {shown(cell)}")
 
 

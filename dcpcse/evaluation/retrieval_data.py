@@ -289,7 +289,7 @@ def _objects(path: Path) -> Iterator[LocatedRow]:
     """Yield the JSON objects of a file with their lines. Raises DataError for a line that is not a JSON object."""
     for line in read_lines(path, remedy=TEXT_REMEDY):
         if not line.text.strip():
-            raise line.error("an empty line found")
+            raise line.error("expected an object, found an empty line")
         try:
             record = parse_json(line.text, once=True)
         except ValueError as error:

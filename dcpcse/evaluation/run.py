@@ -30,7 +30,7 @@ from dcpcse.evaluation.mteb_tasks import (
     multilingual_tasks,
 )
 from dcpcse.evaluation.outcomes import write_similarities
-from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.evaluation.own_data import own_tasks
 from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.evaluation.tables import headline
@@ -92,7 +92,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
         if getattr(published, name) not in (None, False):
             notify(f"{spell(name)} is a training option and has no effect on the evaluation")
     args.show_progress = True
-    plan = load_plan(args, own_tasks(args, args.pairs, args.labels))
+    plan = load_plan(args, read_own_data(args, args.pairs, args.labels))
     join_processes(plan)
     args = replace(args, device=local_device(args.device))
     model = load_model(args.model_name_or_path, args, published)
@@ -118,7 +118,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     destroy_process_group()
 
 
-def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
+def read_own_data(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
     """Read and check the user's own data.
 
     Args:
@@ -126,8 +126,8 @@ def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
         pairs: A file or Python object with scored pairs, or None.
         labels: A file or Python object with labelled texts, or None.
     """
-    tasks: list[Task] = [] if pairs is None else [own_pairs(pairs)]
-    tasks += [] if labels is None else [own_labels(labels)]
+    data = {"pairs": pairs, "labels": labels}
+    tasks: list[Task] = own_tasks(data, args.columns, "columns", args.metric)
     return tasks + retrieval_tasks(args.retrieval or [], "dev" if args.mode == "dev" else "test")
 
 

@@ -25,6 +25,16 @@ LEAST_SEEDS = 3
 SAMPLES = 2000
 """Default number of resamples. The standard error of a bootstrap standard error is then about 1.6 %."""
 
+BY_CLASS = "mean by class"
+"""A statistic of queries: their mean, whose resamples draw classes with all their queries.
+
+Queries of one class are not independent. The interval holds for other classes, not only for other queries of the
+classes in the data (cluster bootstrap; Davison and Hinkley, *Bootstrap Methods and their Application*, 1997, 3.8).
+"""
+
+LEAST_CLASSES = 5
+"""Minimum number of classes for resamples of classes."""
+
 BLOCK = 2**18
 """Maximum number of counts that are drawn at once: larger arrays do not fit into the cache of a processor."""
 
@@ -36,10 +46,10 @@ class Outcomes:
     Args:
         statistic: The name of the score, a key of `STATISTICS`.
         values: For each model, an array (R, n) with a row for each of its R runs. The values are cosines for
-            `spearman` and `average_precision`, 0 (wrong) and 1 (correct) for `accuracy`, and for `mean` the numbers
-            whose mean is the score.
-        gold: Gold scores (n,) for `spearman`, labels 0 and 1 (n,) for `average_precision`, None for `accuracy` and
-            `mean`.
+            `spearman` and `average_precision`, 0 (wrong) and 1 (correct) for `accuracy`, and for `mean` and `BY_CLASS`
+            the numbers whose mean is the score.
+        gold: Gold scores (n,) for `spearman`, labels 0 and 1 (n,) for `average_precision`, classes (n,) for
+            `BY_CLASS`. The other statistics ignore it.
         examples: The name of the examples in messages, such as "pairs".
 
     Raises:
@@ -123,8 +133,8 @@ def _average_precision(counts: np.ndarray, gold: np.ndarray, values: Sequence[np
     return [np.stack([precision(run) for run in runs]) for runs in values]
 
 
-def _mean(counts: np.ndarray, gold: None, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return [runs @ counts / len(counts) for runs in values]
+def _mean(counts: np.ndarray, gold: np.ndarray | None, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [runs @ counts / counts.sum(axis=0) for runs in values]
 
 
 @dataclass(frozen=True)
@@ -134,9 +144,10 @@ class Statistic:
     Args:
         scores: A function of `counts` (see `Outcomes.scores`), gold (n,) and the values (R, n) of each model. It
             returns the scores (R, S) of each model.
-        mean_over: The items over which the score is a mean: "examples", "positives", or None if the score is not a
-            mean. The variance of a mean over n items is too small in resamples by a factor of (n - 1) / n. The degrees
-            of freedom are n - 1. Correlations need no such correction: with 50 pairs, they vary too much in resamples.
+        mean_over: The items over which the score is a mean: "examples", "positives", "classes" (which are resampled
+            with all their examples), or None if the score is not a mean. The variance of a mean over n items is too
+            small in resamples by a factor of (n - 1) / n. The degrees of freedom are n - 1. Correlations need no such
+            correction: with 50 pairs, they vary too much in resamples.
         scale: How intervals are computed: "correlation" with Fisher's transformation, "proportion" by Wilson's method,
             "linear" without a transformation.
         least: Minimum number of examples of a task.
@@ -153,6 +164,7 @@ STATISTICS: Mapping[str, Statistic] = {
     "average_precision": Statistic(_average_precision, "positives", "proportion", 10),
     "accuracy": Statistic(_mean, "examples", "proportion", 10),
     "mean": Statistic(_mean, "examples", "linear", 3),
+    BY_CLASS: Statistic(_mean, "classes", "linear", 10),
 }
 """The scores by name. `mean` is the mean of values of any range, such as the main scores of several tasks."""
 
@@ -183,8 +195,14 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
     Raises ValueError if all gold scores or all values are equal, on the task or in a resample, because the score is
     then not defined.
     """
-    size, random = outcomes.size, np.random.default_rng(seed)
-    observed = [scores[:, 0] for scores in outcomes.scores(np.ones((size, 1)))]
+    size, random, statistic = outcomes.size, np.random.default_rng(seed), STATISTICS[outcomes.statistic]
+    drawn_with = np.arange(size)  # the unit of each example: itself, or its class
+    if statistic.mean_over == "classes":
+        names, drawn_with = np.unique(outcomes.gold, return_inverse=True)
+        size = len(names)
+        if size < LEAST_CLASSES:
+            raise ValueError(f"there are too few classes ({size}); at least {LEAST_CLASSES} are needed")
+    observed = [scores[:, 0] for scores in outcomes.scores(np.ones((outcomes.size, 1)))]
     if not all(np.isfinite(array).all() for array in observed):
         raise ValueError(f"all gold scores or all values of the {outcomes.examples} are equal, so no score is defined")
     block = max(1, BLOCK // size)
@@ -193,18 +211,18 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
         rows = random.integers(size, size=(min(block, samples - start), size))
         rows += size * np.arange(len(rows))[:, None]
         counts = np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape)
-        drawn.append(outcomes.scores(np.ascontiguousarray(counts.T, dtype=np.float64)))
+        drawn.append(outcomes.scores(np.ascontiguousarray(counts.T, dtype=np.float64)[drawn_with]))
     resampled = [np.concatenate(parts, axis=1) for parts in zip(*drawn, strict=True)]
     if not all(np.isfinite(array).all() for array in resampled):
         raise ValueError(
             f"gold scores or values are constant in a resample; there are too few {outcomes.examples} ({size}); "
             "evaluate on more data"
         )
-    statistic = STATISTICS[outcomes.statistic]
-    averaged = {"examples": size, "positives": np.sum(outcomes.gold == 1), None: np.inf}[statistic.mean_over]
+    positives = np.sum(outcomes.gold == 1)
+    averaged = {"examples": size, "classes": size, "positives": positives, None: np.inf}[statistic.mean_over]
     factor = 1.0 if np.isinf(averaged) else np.sqrt(averaged / (averaged - 1))
     deviations = [factor * (scores - scores.mean(axis=1, keepdims=True)) for scores in resampled]
-    return ResampledScores(observed, deviations, size, averaged - 1, statistic.scale)
+    return ResampledScores(observed, deviations, outcomes.size, averaged - 1, statistic.scale)
 
 
 def average(tasks: Sequence[ResampledScores]) -> ResampledScores:
@@ -289,7 +307,7 @@ def _fisher(value: float, error: float, quantile: float, examples: int) -> tuple
 
 
 def _wilson(value: float, error: float, quantile: float, examples: int) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion with this standard error; an error of 0 stands for 0 or n of n."""
+    """Return Wilson's interval of a proportion with this standard error. The error of 0 and 1 is 0."""
     square = quantile**2 / (value * (1 - value) / error**2 if error > 0 else examples)
     middle = (value + square / 2) / (1 + square)
     width = np.sqrt(square * value * (1 - value) + square**2 / 4) / (1 + square)

@@ -318,6 +318,9 @@ def _rounded(scores: Iterable[float]) -> list[str]:
     return [f"{score:.2f}" for score in scores]
 
 
+TEXTS_AND_CLASSES = {"texts": lambda result: result.n_texts, "classes": lambda result: len(result.classes)}
+"""Columns of the tables of the user's labelled texts."""
+
 FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], list[PrettyTable]]] = {
     "sts": _points,
     "pairs": lambda results, mode: _own_data(
@@ -332,8 +335,11 @@ FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], list[PrettyTable]]
     "labels": lambda results, mode: _own_data(
         results,
         f"your own labelled texts, {results[0].folds} folds",
-        {"texts": lambda result: result.n_texts, "classes": lambda result: len(result.classes)},
+        TEXTS_AND_CLASSES,
         {},
+    ),
+    "labels-map": lambda results, mode: _own_data(
+        results, "your own labelled texts, each a query for its class", TEXTS_AND_CLASSES, {}
     ),
     "beir": _beir,
     "transfer": _points,
@@ -374,6 +380,7 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
         ("ROC AUC", 100 * one.roc_auc, one.nsamples),
         ("best accuracy", one.best_accuracy, one.nsamples),
     ],
+    "labels-map": lambda one: [("mean average precision", one.points, one.n_queries)],
     "labels": lambda one: [("accuracy", one.points, one.n_texts), ("macro F1", one.macro_f1, one.n_texts)],
     "beir": lambda one: [
         (metric, 100 * score, one.queries)

@@ -113,7 +113,9 @@ class Adapters:
         """
         if model.encoder.tuned or model.encoder.lora is not None:
             kind = "was trained" if model.encoder.tuned else "has a LoRA adapter"
-            raise UserError(f"the encoder of this model {kind}, so no adapter belongs to it; give the frozen encoder")
+            raise UserError(
+                f"the encoder of this model {kind}, so no adapter fits it; give a model with the frozen encoder"
+            )
         backbone = Backbone(model.encoder.backbone, model.tokenizer, model.source)
         adapters = cls(backbone, model.encoder.dtype_name, "", options)
         adapters._tokenizers = {}  # the model may have changed its tokenizer, as sentence-transformers folders require

@@ -96,6 +96,9 @@ class EncodingArguments(EncodeOptions):
 
     output: str | None = option(None, "Output file: OUT.npy or OUT.arrow (required).")
     dtype: str = option("float32", "Data type of the vectors in the output.", choices=["float32", "float16"])
+    column: str | None = option(
+        None, "Column to encode of a table (.csv, .tsv, .json, .jsonl, .parquet); a text file has none.", text=True
+    )
     with_sentences: bool = option(False, "Add a column with the sentences to OUT.arrow.")
     chunk_size: int = option(8192, "Lines per chunk. An interrupted run keeps its finished chunks.", at_least=1)
     num_processes: int | None = option(

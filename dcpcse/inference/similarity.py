@@ -23,7 +23,7 @@ def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
     """
     rows = matrix("vectors", vectors)
     if rows.ndim != 2:
-        raise UserError(f"vectors of shape {rows.shape}; give a matrix (n, H) with one row per vector")
+        raise UserError(f"expected a matrix (n, H) with one row per vector, found the shape {rows.shape}")
     finite = np.isfinite(rows).all(axis=1)
     if len(bad := np.flatnonzero(~(finite & rows.any(axis=1)))):
         fault = "all zeros" if finite[bad[0]] else "not finite (NaN or infinite)"

@@ -143,7 +143,9 @@ class OnnxEncoder:
         return self._text["prepend"] + text.strip() if self._text["strip"] else text
 
     def _embed(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        pad, width = self._pad_id, max(map(len, rows))
+        pad = self._pad_id
+        rows = [row or [pad] for row in rows]  # as in `tokenize_texts`
+        width = max(map(len, rows))
         input_ids = np.array([[*row, *[pad] * (width - len(row))] for row in rows], dtype=np.int64)
         mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], dtype=np.int64)
         (embeddings,) = self._session.run([OUTPUT], dict(zip(INPUTS, (input_ids, mask), strict=True)))

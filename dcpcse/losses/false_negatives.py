@@ -15,7 +15,7 @@ from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.utils.distributed import gather_own_first
 
 CLASSES = "classes"
-"""Name of the class numbers (B,) of the rows, in batches and among the marks."""
+"""Name of the class numbers of the rows, in batches and among the marks: (B,), or (B, K) if a row has up to K."""
 
 GUIDED = "guided_"
 """Prefix of the names of marks that are the guide's embeddings (B, G) of a view."""
@@ -82,10 +82,11 @@ def masks_of_rows(
 
 
 def _same_class(classes: Tensor, counts: Sequence[int] | None) -> Callable[[slice], Tensor]:
+    classes = classes.view(len(classes), -1)
     (everywhere,) = gather_own_first([classes], counts)
 
     def of_rows(rows: slice) -> Tensor:
-        same = classes[rows].unsqueeze(1) == everywhere
+        same = (classes[rows, None, :, None] == everywhere[:, None]).flatten(2).any(2)
         return same & ~own_pairs(same, rows.start)
 
     return of_rows

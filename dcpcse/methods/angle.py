@@ -64,7 +64,7 @@ def _similar_from(args: ModelArguments, columns: Columns) -> dict[str, Any]:
     """
     if (scores := columns.scores) and (args.similar_from or 0) > scores[1]:
         raise UserError(
-            f"{spell('similar_from')} {args.similar_from:g}: no pair has it; the highest score is {scores[1]:g}"
+            f"{spell('similar_from')} {args.similar_from:g}: no pair reaches it; the highest score is {scores[1]:g}"
         )
     if columns.label == LABEL and columns.classes and "entailment" not in columns.classes:
         raise UserError(

@@ -132,7 +132,9 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
             to train.
     """
     if any(template.prompts or template.continuous for template in templates[1:]):
-        raise UserError(f"{spell('second_template')}: only one template can have continuous prompts; leave it out")
+        raise UserError(
+            f"{spell('second_template')}: only one template can have continuous prompts; leave out this option"
+        )
     encoder, texts = _encoder(backbone, args, templates), prompts_of_columns(args)
     return SentenceEncoder(
         encoder,

@@ -30,12 +30,10 @@ CITATION = "Lee, *D2CSE: Difference-aware Deep continuous prompts for Contrastiv
     options=(CrtdOptions, LabelledPairsOptions, HingeOptions),
 )
 def d2cse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build D2CSE: the contrastive loss, and replaced-token detection by the trained encoder (eq.
+    """Build D2CSE: the contrastive loss, and replaced-token detection by the trained encoder.
 
-    1 to 3 of the paper).
-
-    An MLP with BatchNorm is used in training only. The representation is the [CLS] vector before the MLP (appendix,
-    "Pooler Design"). The paper does not use labelled or scored pairs. For them, SBERT's loss replaces the contrastive
-    loss.
+    See equations 1 to 3 of the paper. An MLP with BatchNorm is used in training only. The representation is the [CLS]
+    vector before the MLP (appendix, "Pooler Design"). The paper does not use labelled or scored pairs. For them,
+    SBERT's loss replaces the contrastive loss.
     """
     return with_crtd(backbone, args, columns)

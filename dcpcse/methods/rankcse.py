@@ -1,6 +1,6 @@
-"""RankCSE (Liu et al.
+"""RankCSE (Liu and others, 2023), which adds two losses to SimCSE.
 
-2023), which adds two losses to SimCSE: for consistent rankings, and for rankings of teachers.
+One makes the rankings by an anchor and by its positive agree. The other makes the model learn teachers' rankings.
 """
 
 from collections.abc import Sequence

@@ -594,5 +594,5 @@ def _require_compatible(model: SentenceEncoder, folder: str | Path) -> None:
     for part, differs in differences.items():
         if differs:
             raise UserError(
-                f"{part} of {folder} differs from this run's; give a folder that was trained with the same"
+                f"{part} of {folder} differs from that of this run; give a folder for which both are the same"
             )

@@ -1,6 +1,6 @@
-"""SimCSE (Gao et al.
+"""SimCSE (Gao, Yao and Chen, 2021), which trains all weights with two views.
 
-2021), which trains all weights with two views: one sentence with two dropout masks, or a pair.
+The views are one sentence with two dropout masks, or a pair.
 """
 
 from collections.abc import Sequence

@@ -52,8 +52,8 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
     other = None if args.validation_file is None else read_lines(Path(args.validation_file), spell("validation_file"))
     if other and other.sha256 == source.sha256:
         raise UserError(
-            f"{spell('validation_file', other.path)} has the same content as {source.path}; give a text that is not "
-            "trained on, or leave it out, and a part of the text is held out"
+            f"{spell('validation_file', other.path)} has the same content as {source.path}; give another text, or "
+            "leave this option out to hold out a part of the training text"
         )
     train, held_out = (source.lines, other.lines) if other else hold_out(source, args.share)
     with exclusive_lock(output, spell("output_dir", output)):

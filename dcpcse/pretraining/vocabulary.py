@@ -48,7 +48,7 @@ def require_masking(tokenizer: PreTrainedTokenizerFast, source: str) -> PreTrain
         source: The option that names the tokenizer, and its value.
     """
     if not tokenizer.is_fast:
-        raise UserError(f"{source} has no tokenizer.json; give the tokenizer of the library tokenizers")
+        raise UserError(f"{source} has no tokenizer.json; give a folder with a fast tokenizer (tokenizer.json)")
     if missing := [role.replace("_", " ") for role in ROLES if getattr(tokenizer, f"{role}_id") is None]:
         raise UserError(f"{source} has no {', '.join(missing)}; give the tokenizer of a BERT or RoBERTa model")
     return tokenizer

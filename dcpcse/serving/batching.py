@@ -250,10 +250,10 @@ def _report(task: asyncio.Task[None]) -> None:
 def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndarray]:
     """Return the float32 vector (H,) of each text, not scaled to unit length.
 
-    Texts of models with different dimensions are encoded in separate passes.
+    Texts for models with different dimensions are encoded in separate passes.
 
     Args:
-        texts: Texts of one or several models.
+        texts: Texts for one or several models.
         batch_size: Maximum number of texts in a pass.
     """
     of_dimension, places = grouped([text.model.dimension for text in texts])

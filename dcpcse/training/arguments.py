@@ -15,6 +15,7 @@ import torch
 import transformers
 from transformers.training_args import OptimizerNames
 
+from dcpcse.data.column_choice import CHOICES, chosen_columns
 from dcpcse.data.tables import describe
 from dcpcse.encoders.tokenization import CPU_ROWS
 from dcpcse.utils.distributed import init_process_group, launched
@@ -68,6 +69,12 @@ class DataArguments(Options):
         "more. Several positives are named positive_1, positive_2, ... (one of them is drawn in each epoch), several "
         "hard negatives negative_1, negative_2, ...",
     )
+    columns: list[str] | None = option(
+        None,
+        "Columns of the training data to read, as ROLE=NAME, such as anchor=question positive=answer. Roles: "
+        f"{', '.join(CHOICES)}, and positive_1, negative_2, ... Default: all columns, by their position and names.",
+        named=True,
+    )
     max_seq_length: int = option(
         32,
         "Maximum number of tokens of a training sentence, with [CLS] and [SEP] but without a template. Longer "
@@ -87,6 +94,12 @@ class DataArguments(Options):
         None,
         "File of your own with a text and its class per row, used like --eval_pairs.",
         replaces=("metric_for_best_model", "eval_tasks"),
+    )
+    eval_columns: list[str] | None = option(
+        None,
+        "Columns of --eval_pairs and --eval_labels to read, as ROLE=NAME, such as anchor=text positive=title "
+        "score=similarity, or anchor=text class=topic.",
+        named=True,
     )
     eval_retrieval: list[str] | None = option(
         None,
@@ -112,6 +125,11 @@ class DataArguments(Options):
         "The evaluation files are your own in SentEval's format: do not check them for the official sizes. For your "
         "own data in simpler files use --eval_pairs and --eval_labels.",
     )
+
+    def check(self) -> None:
+        """Raise UserError for a choice of columns with unknown roles."""
+        chosen_columns(self.columns)
+        chosen_columns(self.eval_columns, "eval_columns")
 
 
 NO_DUPLICATES = "no_duplicates"
@@ -262,7 +280,7 @@ class TrainingArguments(OneGpuArguments):
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __new__(cls, *args: Any, **options: Any) -> "TrainingArguments":
-        """Record which options are given, since later a given value looks like a default or a derived value.
+        """Record which options are given; later, a given value cannot be told from a default or a derived value.
 
         An option with the value None does not count as given. Raises UserError if an option is unknown.
         """
@@ -310,7 +328,7 @@ class TrainingArguments(OneGpuArguments):
             self.mixed_precision = "bf16"  # what transformers gives to accelerate
 
     def _check_values(self) -> None:
-        """Raise UserError for invalid values that transformers reports not at all, or only during the training."""
+        """Raise UserError for invalid values that transformers does not report, or reports only during training."""
         for field in fields(self):
             value, bounds = getattr(self, field.name), BOUNDS_OF_TRANSFORMERS.get(field.name, {})
             if bounds or "help" in field.metadata:

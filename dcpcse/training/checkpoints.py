@@ -51,7 +51,7 @@ _MAY_CHANGE = {
     *("logging_steps", "logging_strategy", "logging_first_step", "logging_dir", "logging_nan_inf_filter"),
     *("report_to", "run_name", "disable_tqdm", "per_device_eval_batch_size", "dataloader_num_workers", "use_cpu"),
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "torch_compile", "log_level"),
-    *("eval_pairs", "eval_labels", "eval_retrieval"),
+    *("eval_pairs", "eval_labels", "eval_columns", "eval_retrieval"),
     *("denoise_in_dev", "eval_transfer", "init_from", "generator_name", "corrupted_corpus"),
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
     *("packing", "attention", "prepack", "gradient_cache_chunk", "loss_chunk", "tf32", *REMOVED),
@@ -146,7 +146,7 @@ class Checkpoint:
             if name in self.made_of and self.made_of[name] != now:
                 raise UserError(
                     f"{self.folder} was written with another {name} ({self.made_of[name]}; this run has {now}); "
-                    f"resume with the same"
+                    f"resume with the same {name}"
                 )
 
     def require_best(self, output_dir: Path) -> None:
@@ -156,7 +156,9 @@ class Checkpoint:
         checkpoint = find_best(self.best, output_dir, self.folder)
         if checkpoint is None:
             missing = output_dir / f"checkpoint-{self.best}"
-            raise UserError(f"{self.folder}: its best step was {self.best}; copy that checkpoint to {missing}")
+            raise UserError(
+                f"{self.folder}: the best checkpoint, of step {self.best}, is missing; copy it to {missing}"
+            )
         read_seal(checkpoint)
         model_folder.read_contents(checkpoint)
 
@@ -432,7 +434,7 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
 
     Args:
         run: Options of the run.
-        encoder: Folder or hub id of the encoder; None for a built method.
+        encoder: Folder or hub id of the encoder; None if the method was built with an encoder.
     """
     if run.process_index:  # only the first process checks, since a slower process would find files of the first one
         return

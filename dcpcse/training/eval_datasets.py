@@ -16,7 +16,7 @@ from dcpcse.data.objects import open_table
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.advice import OF_TRAINING, advice
 from dcpcse.evaluation.evaluator import METRIC_NAMES, OWN_METRICS, dev_metrics, evaluate_suite
-from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.evaluation.own_data import own_labels, own_pairs, own_tasks
 from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.utils.console import warn
@@ -44,8 +44,7 @@ def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) ->
         labels: Labelled texts as a Python object. None: the file that `--eval_labels` names, if it is given.
     """
     pairs, labels = (data.eval_pairs if pairs is None else pairs), (data.eval_labels if labels is None else labels)
-    tasks: list[OwnTask] = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
-    tasks += [own_labels(labels, "eval_labels")] if labels is not None else []
+    tasks = own_tasks({"eval_pairs": pairs, "eval_labels": labels}, data.eval_columns, "eval_columns")
     return [*tasks, *retrieval_tasks(data.eval_retrieval or [], "dev")]
 
 

@@ -29,8 +29,8 @@ Batch = Mapping[str, Any]
 Terms = dict[str, Tensor]
 
 CACHED = "cached"
-"""Name of the term of a chunk that stands for all losses that compare rows; its gradient is the chunk's part of
-theirs."""
+"""Name of the term of a chunk that stands for all losses that compare rows. Its gradient is the chunk's part of the
+gradient of these losses."""
 
 
 class Steps(Protocol):

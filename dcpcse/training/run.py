@@ -101,7 +101,7 @@ def _train_with(
         dev = load_dev_tasks(data_args, tasks)
         settle_metric(run_args, dev, option_names)
     source = data_args.train_file if inputs.train_data is None else inputs.train_data
-    data = open_train_dataset(source, model_args, refresh=data_args.overwrite_cache, name="train_data")
+    data = open_train_dataset(source, model_args, data_args, "train_data")
     if inputs.train_data is not None:
         data_args.train_file = data.name
     trainer = build_trainer(model_args, data_args, run_args, inputs, data, dev)
@@ -194,9 +194,9 @@ def _is_finished(trainer: Trainer) -> bool:
         return True
     if last_checkpoint(output) is None:
         raise UserError(
-            f"{output} contains the result of {plural(result.step, 'step')} but no checkpoint to resume from for "
-            f"{plural(steps, 'step')}; give another folder, or {spell('overwrite_output_dir', True)} without "
-            f"{spell('resume', True)}"
+            f"{output} contains the result of {plural(result.step, 'step')}, but no checkpoint from which the "
+            f"training could be resumed to {plural(steps, 'step')}; give another folder, or "
+            f"{spell('overwrite_output_dir', True)} without {spell('resume', True)}"
         )
     return False
 

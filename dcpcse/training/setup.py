@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from dcpcse.data.collator import ViewCollator
+from dcpcse.data.column_choice import chosen_columns
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.examples import NextLinePairs, make_examples
 from dcpcse.data.tables import describe
@@ -131,21 +132,22 @@ def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelAr
 
 
 def options_of_built(model: Any, method: Method, option_names: Collection[str]) -> ModelArguments:
-    """Return the options of a built method.
+    """Return the options of a method that was built with `build_method`.
 
     Args:
-        model: The encoder argument of the user. It must be None, since a built method contains its encoder.
-        method: The built method.
+        model: The encoder argument of the user. It must be None, since the method contains its encoder.
+        method: The method.
         option_names: Names of the options of the model that the user has given. There must be none.
 
     Raises:
         UserError: If an encoder or an option of the model is given.
     """
     if model is not None:
-        raise UserError("a built method has its own encoder; leave model out")
+        raise UserError("method was built with an encoder (build_method) and contains it; leave out model")
     if option_names:
         raise UserError(
-            f"{next(iter(option_names))} has no effect on a built method; leave it out, or build the method with it"
+            f"{next(iter(option_names))} has no effect on a method that was built with build_method; leave it out, or "
+            "build the method with it"
         )
     encoder = method.model
     kind = arguments_class(method)
@@ -177,20 +179,21 @@ def encoder_name(model: Any, parameter: str = "model") -> str:
 
 
 def open_train_dataset(
-    data: Any, args: ModelArguments, *, refresh: bool = False, name: str = "train_dataset"
+    data: Any, args: ModelArguments, data_args: DataArguments, name: str = "train_dataset"
 ) -> TrainingData | None:
     """Return training data, read from a path or a Python object.
 
     Args:
         data: The path or the object. `TrainingData` and None are returned unchanged.
         args: Options of the model, with the folder of the cache and the kind of positives.
-        refresh: Read a file again even if it is cached.
+        data_args: Options of the data: the columns, and whether a file is read again even if it is cached.
         name: Name of the object in messages.
     """
     if data is None or isinstance(data, TrainingData):
         return data
     cache = Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
-    return load_training_data(data, cache, refresh=refresh, name=name, documents=args.positive == "next")
+    reading = {"refresh": data_args.overwrite_cache, "columns": chosen_columns(data_args.columns)}
+    return load_training_data(data, cache, name=name, documents=args.positive == "next", **reading)
 
 
 def build(

@@ -120,7 +120,7 @@ class TrainingStep(nn.Module):
     def _step_uphill(
         self, encode: Callable[[EmbeddingEdits], EncodedBatch], edits: EmbeddingEdits | None, ids: Tensor
     ) -> EmbeddingEdits:
-        """Run a forward and a backward pass for the adversary, and return the edits of rows (N, L) plus its steps."""
+        """Compute the adversary's steps by a forward and a backward pass; return the edits with these as `shift`."""
         edits, loss_fn = edits or EmbeddingEdits(), self.losses[self.adversary.term]
         weight = self.model.encoder.backbone.get_input_embeddings().weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
@@ -149,7 +149,9 @@ class TrainingStep(nn.Module):
         """
         kwargs = dict(activation_checkpointing_kwargs or {})
         if kwargs.setdefault("use_reentrant", False):
-            raise UserError("gradient checkpointing with use_reentrant=True drops the prompts' gradient; leave it out")
+            raise UserError(
+                "gradient checkpointing with use_reentrant=True drops the prompts' gradient; leave use_reentrant out"
+            )
         backbone = self.model.encoder.backbone
         if hasattr(backbone, "activation_checkpointing_enable"):
             backbone.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs, **others)

@@ -118,6 +118,8 @@ class Trainer(HookedTrainer):
         optimizers: As in transformers.
         max_seq_length: Maximum number of tokens of a training sentence.
         pad_to_max_length: Whether to pad every batch to `max_seq_length`.
+        columns: The columns of `train_dataset` to read, by their roles, such as {"anchor": "question", "positive":
+            "answer"}. None: all columns.
         eval_data_dir: Folder with the files of tasks that `eval_dataset` names.
         custom_eval_data: Whether the files in `eval_data_dir` may have other sizes than the official data.
         options: All options of the model and of the data as objects. They replace the four preceding arguments and
@@ -150,6 +152,7 @@ class Trainer(HookedTrainer):
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LRScheduler | None] = (None, None),
         max_seq_length: int = 32,
         pad_to_max_length: bool = False,
+        columns: Mapping[str, str] | Sequence[str] | None = None,
         eval_data_dir: str | Path = "SentEval/data",
         custom_eval_data: bool = False,
         options: tuple[ModelArguments, DataArguments] | None = None,
@@ -162,6 +165,7 @@ class Trainer(HookedTrainer):
             data_args = DataArguments(
                 max_seq_length=max_seq_length,
                 pad_to_max_length=pad_to_max_length,
+                columns=columns,
                 eval_data_dir=eval_data_dir,
                 custom_eval_data=custom_eval_data,
             )
@@ -180,7 +184,7 @@ class Trainer(HookedTrainer):
         self._suites = open_eval_dataset(eval_dataset, data_args)
         if (args.eval_strategy != "no" or args.eval_on_start) and not self._suites:
             raise UserError(f"eval_dataset is missing; give evaluation data, or leave {spell('eval_strategy')} out")
-        data = open_train_dataset(train_dataset, model_args)
+        data = open_train_dataset(train_dataset, model_args, data_args)
         if data:
             data_args.train_file = data.name
         built = build(model, method, model_args, data_args, args, data)
@@ -243,7 +247,9 @@ class Trainer(HookedTrainer):
                 f"{spell('push_to_hub', True)} pushes a finished run of a training; push a folder with dcpcse hub push"
             )
         if type(self).compute_loss is not Trainer.compute_loss and args.gradient_cache_chunk:
-            raise UserError(f"{spell('gradient_cache_chunk')} does not call a compute_loss of your own; leave it out")
+            raise UserError(
+                f"{spell('gradient_cache_chunk')} does not call a compute_loss of your own; leave out this option"
+            )
         if optimizers[0] is not None and not args.adam_bias_correction:
             raise no_effect("adam_bias_correction", "on an optimizer of your own")
 
@@ -569,7 +575,9 @@ class Trainer(HookedTrainer):
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> str:
         """Raise UserError: a folder written by `save_model` is pushed by `dcpcse hub push`."""
-        raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse hub push FOLDER ORG/NAME")
+        raise UserError(
+            "push_to_hub is not supported; call save_model(folder), then run dcpcse hub push FOLDER ORG/NAME"
+        )
 
     def create_model_card(self, *, model_name: str | None = None, **others: Any) -> None:
         """Write the model card to README.md in `output_dir`, as `dcpcse hub card` does.

@@ -106,7 +106,8 @@ def local_device(asked: str | None) -> str | None:
         return asked
     if asked not in (None, "cuda"):
         raise UserError(
-            f"{spell('device', asked)} is one device for {launched()} processes; leave it out to use one each"
+            f"{spell('device', asked)} is one device, but there are {launched()} processes; leave it out, and each "
+            "process uses its own"
         )
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 

@@ -126,8 +126,8 @@ def _checked(parse: Callable[[Any], Any], text: str | bytes, kind: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """A loader that reads only plain decimal digits as numbers.
 
-    YAML 1.1 also reads `1_0` as 10, `0x10` as 16, `010` as 8 and `1:30` as 90. This loader reads them as texts, for
-    which options raise the same errors as on the command line.
+    YAML 1.1 also reads `1_0` as 10, `0x10` as 16, `010` as 8 and `1:30` as 90. This loader reads them as texts, which
+    options treat as on a command line.
     """
 
     yaml_implicit_resolvers: ClassVar = {

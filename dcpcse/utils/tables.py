@@ -1,4 +1,4 @@
-"""Tables of text for the terminal, for Markdown and for notebooks."""
+"""Tables of text for the terminal, for Markdown, for notebooks and for LaTeX."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -32,3 +32,28 @@ def make_table(
         shown.align[head] = align[min(index, len(align) - 1)]
     shown.add_rows([list(row) for row in rows])
     return shown
+
+
+def mean_and_deviation(mean: float, deviation: float | None, digits: int = 2) -> str:
+    """Return a mean over runs with its standard deviation, such as 59.69 ± 0.29; only the mean for None.
+
+    Args:
+        mean: The mean.
+        deviation: The standard deviation.
+        digits: Number of decimals.
+    """
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def as_latex(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table for LaTeX, with the lines of the package booktabs. Special characters of the cells are escaped.
+
+    Args:
+        heads: Names of the columns. The first one is aligned to the left.
+        rows: The cells of each row.
+    """
+    import pandas  # a requirement of datasets, imported here because it is slow
+
+    table = pandas.DataFrame([list(row) for row in rows], columns=list(heads))
+    text = table.to_latex(index=False, escape=True, column_format=f"l{'r' * (len(heads) - 1)}")
+    return text.replace("±", r"$\pm$")

@@ -1,9 +1,12 @@
 """dcpcse.compare and `dcpcse compare`: models, seeds, results files and own data; what cannot be compared."""
 
+import io
 import itertools
 import json
+import statistics
 
 import numpy as np
+import pandas
 import pytest
 from scipy import stats
 from senteval_tiny import hashed_encode, write_tiny_data, write_tiny_task
@@ -53,6 +56,39 @@ def results(data):
     return [evaluate(model(seed), data) for seed in range(5)]
 
 
+def test_tables_have_mean_and_standard_deviation_over_runs(data, results, tmp_path):
+    found = compare({"a_b & c": results[:3], "one": results[3]}, data)
+    values = [[100 * result.results[task].score for result in results[:3]] for task in ("STS13", "STSBenchmark")]
+    values.append(np.mean(values, axis=0).tolist())  # the average of each run
+    shown = [f"{statistics.mean(of_task):.2f} $\\pm$ {statistics.stdev(of_task):.2f}" for of_task in values]
+    lines = [line.removesuffix(r" \\").split(" & ") for line in found.to_latex().replace(r"\&", "and").splitlines()]
+    assert lines[0] == [r"\begin{tabular}{lrrr}"]
+    assert [line for line in lines if len(line) == 4] == [
+        ["model", "STS13", "STSBenchmark", "Avg."],
+        [r"a\_b and c", *shown],
+        [
+            "one",
+            *(f"{results[3].scores[task]:.2f}" for task in ("STS13", "STSBenchmark")),
+            f"{results[3].average:.2f}",
+        ],
+    ]
+    table = pandas.read_csv(io.StringIO(found.to_csv()))
+    first = table[table.model == "a_b & c"]
+    np.testing.assert_allclose(first.value, [statistics.mean(of_task) for of_task in values])
+    np.testing.assert_allclose(first.deviation, [statistics.stdev(of_task) for of_task in values])
+    assert table[table.model == "one"].deviation.isna().all() and table.runs.tolist() == [3, 1] * 3
+    for name, result in zip("abc", results, strict=False):
+        (tmp_path / f"{name}.json").write_text(result.to_json())
+        write_similarities(tmp_path / f"{name}.npz", result.results)
+    models = ["--model", f"a_b & c={tmp_path}/a.npz,{tmp_path}/b.npz,{tmp_path}/c.npz", "--samples", "200"]
+    words = [*models, "--model", f"one={tmp_path}/a.npz", "--table"]
+    for suffix in ("tex", "csv"):
+        compare_command([*words, str(tmp_path / f"table.{suffix}")])
+    assert shown[0] in (tmp_path / "table.tex").read_text() and "a_b & c,3,60," in (tmp_path / "table.csv").read_text()
+    with pytest.raises(UserError, match=r"table.txt: must end in .tex or .csv"):
+        compare_command([*words, str(tmp_path / "table.txt")])
+
+
 def test_two_models_have_scores_of_evaluate_and_differences_of_the_bootstrap(data, results):
     found = compare({"one": model(0), "two": results[1]}, data)
     assert dict(found.runs) == {"one": 1, "two": 1}
@@ -87,6 +123,7 @@ def test_a_comparison_is_shown_as_text_html_table_json_and_figure(results):
     assert content["runs"] == {"a<b": 1, "other": 1} and content["notes"] == [LINE] and content["mode"] == "test"
     axes = found.plot().axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["STS13", "STSBenchmark", "Avg."]
+    assert axes.containers[0].lines[0].get_xdata().tolist() == table["value"].tolist()
 
 
 def test_a_model_against_itself_cannot_be_told_apart(data):
@@ -129,6 +166,9 @@ def test_own_pairs_and_classes_are_compared_and_generators_read_once(data, resul
     assert set(own) == {"pairs", "labels"} and own["pairs"].size == 79 and own["labels"].size == 80
     result = evaluate(model(1), data, None, pairs=pairs, labels=labels)
     assert {task: score.value for task, score in own.items()} == pytest.approx(result.scores)
+    topics = [(text, f"class {i % 8}") for i, text in enumerate(words)]
+    by_class = compare([model(0), model(1)], data, None, labels=topics, metric="map", samples=100)
+    assert by_class.notes == ["this interval covers test classes, not seeds"]
     by_place = compare([model(0), model(1)], data, iter(pairs), samples=100)
     assert by_place.scores == compare([model(0), model(1)], data, None, pairs=pairs, samples=100).scores
     chosen = compare([results[0], model(1)], data, {"STS13"}, samples=100)
@@ -240,7 +280,7 @@ def test_other_data_and_files_that_do_not_belong_together_are_refused(files):
 DAMAGED = (
     (b"PK nothing", "is damaged or not an .npz file"),
     ({"x/other": np.zeros(3)}, "contains no outcomes"),
-    ({"x/gold": np.zeros(3), "x/cosine": np.zeros(4)}, "needs gold and cosine, correct, or value, of one length"),
+    ({"x/gold": np.zeros(3), "x/cosine": np.zeros(4)}, "expected arrays of one length for x: gold and cosine"),
     ({"x/gold": np.zeros(30), "x/cosine": np.full(30, np.nan)}, "contain NaN or infinity"),
     ({"x/gold": np.arange(9.0), "x/cosine": np.arange(9.0)}, r"x: there are too few pairs \(9\); at least 10"),
 )

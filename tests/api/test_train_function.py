@@ -69,6 +69,26 @@ def contents(folder: Path) -> dict[str, object]:
     return found
 
 
+def test_chosen_columns_train_the_weights_of_a_file_with_only_these_columns(train, sentences, tmp_path):
+    rows = {"n": range(12), "answer": sentences[::-1], "question": sentences, "score": [i % 3 for i in range(12)]}
+    pandas.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    choice = {"anchor": "question", "positive": "answer"}
+    columns = {"columns": choice, "eval_pairs": tmp_path / "rows.csv", "eval_columns": {**choice, "score": "score"}}
+    chosen = train(tmp_path / "rows.csv", output_dir=tmp_path / "chosen", **columns)
+    alone = train({role: rows[name] for role, name in choice.items()}, output_dir=tmp_path / "alone")
+    assert files_equal(chosen.folder, alone.folder)
+    recorded = yaml.safe_load((chosen.folder / "run.yaml").read_text())
+    assert recorded["columns"] == ["anchor=question", "positive=answer"]
+    words = [str(chosen.folder / "run.yaml"), "--output_dir", str(tmp_path / "again")]
+    train_command(words)
+    assert files_equal(tmp_path / "again", alone.folder)
+
+
+def files_equal(first: Path, second: Path) -> bool:
+    """Whether the prompts of two folders are equal."""
+    return (first / "prompts.safetensors").read_bytes() == (second / "prompts.safetensors").read_bytes()
+
+
 def test_a_run_from_python_and_from_the_shell_leave_the_same_folder(train, tiny, train_txt, sts_data, tmp_path):
     options = {**QUICK, "pre_seq_len": 3, "mlp_only_train": True, "save_strategy": "steps", "save_steps": 2}
     options |= {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}
@@ -115,7 +135,9 @@ def test_a_method_defined_in_a_cell_is_trained_and_trained_again(train, tmp_path
     built = result.trainer.method
     again = dcpcse.train(None, rows, method=built, output_dir=tmp_path / "again", **QUICK)
     assert again.model is built.model and again.model.method == "mine"
-    with pytest.raises(dcpcse.UserError, match="preset has no effect on a built method; leave it out"):
+    with pytest.raises(
+        dcpcse.UserError, match="preset has no effect on a method that was built with build_method; leave"
+    ):
         dcpcse.train(None, rows, method=built, preset="dcpcse/unsup-bert-base")
 
 
@@ -281,7 +303,7 @@ def test_a_program_shows_a_bar_and_once_what_changes_its_result(tiny, train_txt,
     filled, first, *bar = default.splitlines()
     assert filled.startswith("learning_rate 0.03 and per_device_train_batch_size 64: filled in")
     removed = "removed when Python ends; give output_dir to keep it"
-    assert first == f"the model goes to the temporary folder {folder}, {removed}"
+    assert first == f"the model is saved in the temporary folder {folder}, which is {removed}"
     assert all("it/s]" in line for line in bar if line.strip())
     basic, _, quiet = rest.partition("quiet\n")
     for line in ("per_device_train_batch_size 64: filled in", "2e-05 is under a tenth", "eval_steps has no effect"):

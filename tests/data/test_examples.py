@@ -7,11 +7,13 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import chisquare
 
 from dcpcse.data.columns import CLASS
 from dcpcse.data.examples import EPOCH_KEY, ROW_KEY, ClassPairs, NextLinePairs, make_examples
 from dcpcse.data.training_data import load_training_data, load_training_file
+from dcpcse.losses.false_negatives import masks
 from dcpcse.utils.errors import UserError
 
 CLASSES = ["red", "blue", "red", "green", "blue", "red", "red"]
@@ -43,6 +45,33 @@ def test_a_positive_is_any_other_sentence_of_the_class(pairs):
     assert [[one == other for other in numbers] for one in numbers] == [
         [one == other for other in CLASSES] for one in CLASSES
     ]
+
+
+SETS = [["x"], ["x", "y"], ["y"], ["z", "x"], ["w"], ["v", "w", "w"]]
+
+
+def test_a_positive_of_a_text_with_several_classes_shares_one_of_them_and_such_texts_are_no_negatives(load):
+    texts = TEXTS[: len(SETS)]
+    data = load({"text": texts, "label": SETS})
+    columns, dataset = make_examples(data, 5)
+    assert columns.classes == ("v", "w", "x", "y", "z") and data.classes == {"v": 1, "w": 2, "x": 3, "y": 2, "z": 1}
+    drawn = [Counter(dataset.partner(row, epoch) for epoch in range(400)) for row in range(len(SETS))]
+    assert [sorted(counts) for counts in drawn] == [[1, 3], [0, 2, 3], [1], [0, 1], [5], [4]]
+    assert chisquare([drawn[1][2], drawn[1][0] + drawn[1][3]]).pvalue > 1e-4  # a class is drawn first
+    classes = torch.tensor(dataset.values(np.arange(len(SETS)))[CLASS])
+    shares = [[i != j and bool({*a} & {*b}) for j, b in enumerate(SETS)] for i, a in enumerate(SETS)]
+    assert masks({"classes": classes}, ["positive"])[0].tolist() == shares
+    keys = dataset.keys(np.arange(len(SETS)), 0)
+    assert {keys[1][2], keys[1][3]} == {keys[0][2], keys[2][2]}  # batches without duplicates compare all classes
+
+
+def test_lists_of_one_class_are_classes(load):
+    one, other = (
+        make_examples(load({"text": TEXTS, "label": labels}), 5)[1] for labels in (CLASSES, [[c] for c in CLASSES])
+    )
+    assert [positives(one, epoch) for epoch in range(9)] == [positives(other, epoch) for epoch in range(9)]
+    rows = np.arange(len(TEXTS))
+    assert one.values(rows) == other.values(rows) and np.ndim(one.values(rows)[CLASS]) == 1
 
 
 def positives(dataset, epoch, one_by_one=False):

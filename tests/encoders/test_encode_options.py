@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from method_models import model_of
 from model_folders import edit_record, refused
+from tqdm.auto import tqdm
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
@@ -34,6 +35,29 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_one(model, tmp_path):
     for function, call in calls.items():
         with pytest.raises(TypeError, match=rf"^{function}\(\) got .* 'max_len'; did you mean 'max_length'\?$"):
             call(max_len=8)
+
+
+def test_the_names_of_sentence_transformers_mean_the_same_as_there(tiny, sentences, monkeypatch):
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.SentenceTransformer(tiny("bert"), device="cpu")
+    ours = plain_encoder(load_backbone(tiny("bert")), "avg")
+    bars = []
+    monkeypatch.setattr(
+        "dcpcse.encoders.sentence_encoder.tqdm", lambda *a, **o: bars.append(not o["disable"]) or tqdm()
+    )
+    for options in ({}, {"normalize_embeddings": True}, {"normalize_embeddings": False, "convert_to_tensor": True}):
+        expected, found = (model.encode(sentences, show_progress_bar=False, **options) for model in (theirs, ours))
+        assert type(found) is type(expected)
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), atol=1e-5)
+    ours.encode(sentences, show_progress_bar=True)
+    assert bars[-2:] == [False, True]
+    ours.normalize = True  # a module Normalize of theirs would stay too
+    np.testing.assert_allclose(
+        np.linalg.norm(ours.encode(sentences, normalize_embeddings=False), axis=1), 1, atol=1e-6
+    )
+    refused(
+        "normalize='no': must be True or False|normalize=\"no\"", ours.encode, sentences, normalize_embeddings="no"
+    )
 
 
 def cut(vectors: np.ndarray, size: int) -> np.ndarray:
@@ -125,7 +149,7 @@ def test_similarities_and_indices_take_the_options_whole(options, model, sentenc
     np.testing.assert_allclose(again.vectors(range(len(sentences))), short, atol=1e-6)
     assert again.search(sentences[0], 3) == index.search(sentences[0], 3)
     vectors = model.encode(sentences[:1])
-    refused("vectors of size 32; the vectors of the index have size 8", again.search_vectors, vectors)
+    refused("expected vectors of size 8, as in the index, found size 32", again.search_vectors, vectors)
     path = tmp_path / "again/dcpcse_index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
     refused("truncate_dim is 16, and dimension 8; build it again", dcpcse.SentenceIndex.load, tmp_path / "again")

@@ -4,6 +4,7 @@ import copy
 import logging
 import random
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformers import AutoConfig, AutoModel
 from dcpcse.encoders.backbones import Backbone, load_backbone
 from dcpcse.encoders.encoder import set_dropout
 from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.positions import DECODERS
 from dcpcse.encoders.prompt_support import PROMPTABLE
 from dcpcse.encoders.templates import Template
 from dcpcse.models import POOLERS, DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
@@ -63,8 +65,14 @@ def batch(length: int = 9, rows: int = 2, *, pad: int = 0) -> tuple[torch.Tensor
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("pooling", sorted(POOLERS))
-@pytest.mark.parametrize("kind", PROMPTABLE)
+@pytest.mark.parametrize(
+    ("kind", "pooling"),
+    [
+        (kind, name)
+        for kind, name in product(PROMPTABLE, sorted(POOLERS))
+        if kind not in DECODERS or name in ("avg", "last_token", "weighted_mean")
+    ],
+)
 def test_a_sentence_alone_and_in_a_padded_batch_have_the_same_embedding(tiny, sentences, kind, pooling):
     model = sentence_encoder(tiny(kind), pooling)
     together, alone = model.encode(sentences), model.encode(sentences, batch_size=1)
@@ -179,10 +187,9 @@ def test_what_cannot_take_prompts_is_refused_by_name_and_an_encoder_works_withou
     model = plain_encoder(load_backbone(tiny("deberta")), "avg")
     np.testing.assert_allclose(model.encode(sentences), model.encode(sentences, batch_size=1), atol=1e-5)
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
-    for kind in ("llama", "gpt2"):
-        decoder = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=50, **size))
-        prompt = DeepPrompt(PromptShape.fit(decoder.config, LENGTH))
-        refused(f"{kind} .* it is a decoder; supported encoders: bert", Encoder, decoder, prompt)
+    decoder = AutoModel.from_config(AutoConfig.for_model("gpt2", vocab_size=50, **size))
+    prompt = DeepPrompt(PromptShape.fit(decoder.config, LENGTH))
+    refused("gpt2 .* it is a decoder; supported encoders: bert", Encoder, decoder, prompt)
     model = load_backbone(tiny("bert")).model
     for change in ({"layers": 4}, {"heads": 2}, {"head_dim": 4}):
         prompt = DeepPrompt(replace(PromptShape.fit(model.config, LENGTH), **change))
@@ -404,18 +411,22 @@ def test_cls_of_a_plain_encoder_is_the_pooler_output_of_transformers(tiny, sente
 
 @pytest.mark.parametrize("kind", PROMPTABLE)
 def test_a_plain_encoder_is_the_encoder_of_transformers(tiny, sentences, kind):
-    model = plain_encoder(load_backbone(tiny(kind)), "cls_before_pooler")
+    """Texts are padded on the side that the tokenizer has: on the left by those of decoders."""
+    pooling, token = ("last_token", -1) if kind in DECODERS else ("cls_before_pooler", 0)
+    model = plain_encoder(load_backbone(tiny(kind)), pooling)
     tokens = model.tokenizer(sentences, padding=True, return_tensors="pt")
     with torch.no_grad():
         theirs = AutoModel.from_pretrained(tiny(kind)).eval()(tokens["input_ids"], tokens["attention_mask"])
-    np.testing.assert_allclose(model.encode(sentences), theirs.last_hidden_state[:, 0], atol=1e-5)
+    np.testing.assert_allclose(model.encode(sentences), theirs.last_hidden_state[:, token], atol=1e-5)
 
 
 def test_poolers_that_do_not_exist_are_refused(tiny):
-    """transformers would draw a pooler at random, and the score with it."""
+    """transformers would draw a pooler at random, and the score with it; [CLS] of decoders sees no text."""
     backbone, unknown = load_backbone(tiny("bert")), "unknown pooling 'median'; choose from: avg, "
     refused("has no pretrained pooler.*cls_before_pooler", plain_encoder, backbone, "cls")
     refused(unknown, plain_encoder, backbone, "median")
+    for pooling in ("cls", "cls_before_pooler"):
+        refused("llama .* attends to no other.*last_token", plain_encoder, load_backbone(tiny("llama")), pooling)
     model = plain_encoder(backbone, "avg")
     refused(unknown, setattr, model, "pooling", "median")
     assert model.pooling == "avg"

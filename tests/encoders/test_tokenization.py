@@ -4,6 +4,8 @@ import random
 
 import numpy as np
 import pytest
+import torch
+from tokenizers import processors
 
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
@@ -61,3 +63,12 @@ def test_encoders_of_other_code_get_a_number_of_sentences(given, passed):
     SentenceIndex.build(Foreign(), ["a"], batch_size=given).search("b", batch_size=given)
     ForeignEncoder(Foreign()).encode(["a"], batch_size=given)
     assert asked == [passed] * 5
+
+
+def test_a_text_without_tokens_counts_as_one_padding_token(tiny, sentences):
+    """Tokenizers of decoders may add nothing to a text."""
+    model = models.plain_encoder(load_backbone(tiny("llama")), "avg")
+    model.tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
+    ids = torch.tensor([[model.tokenizer.pad_token_id]])
+    expected = model.encoder(ids, torch.ones_like(ids))[-1][0, 0]
+    np.testing.assert_allclose(model.encode(["", *sentences])[0], expected.detach(), atol=1e-5)

@@ -11,12 +11,14 @@ import polars as pl
 import pytest
 from scipy import stats
 from senteval import DataError, load_suite, settings_of_mode
+from senteval.scores import unit_rows
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score, roc_auc_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from sklearn.model_selection import KFold, StratifiedKFold
 
+import dcpcse
 from dcpcse.evaluation.evaluator import dev_metrics
-from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.evaluation.own_data import own_labels, own_pairs, own_tasks
 from dcpcse.utils.errors import UserError
 
 WORDS = ["cat", "dog", "bird", "fish", "sits", "runs", "flies", "swims", "red", "blue", "green", "old", "young"]
@@ -116,6 +118,21 @@ def test_labelled_texts_have_the_cross_validated_accuracy_of_scikit_learn(seed):
     assert result.macro_f1 == pytest.approx(100 * f1_score(classes, predicted, average="macro"), abs=1e-9)
     assert dev_metrics({"labels": result}) == {"labels_accuracy": result.points}
     assert json.loads(json.dumps(result.as_dict()))["classes"] == ["0", "1", "2"]
+
+
+def test_the_mean_average_precision_by_class_is_that_of_scikit_learn():
+    rows = [*LABELLED, ("the only text of its class", 9)]
+    result = result_of(own_labels(rows, metric="map"))
+    features = unit_rows(encode([text for text, _ in rows]))
+    classes, precisions = np.array([label for _, label in rows]), []
+    for query in range(len(rows) - 1):
+        others = np.arange(len(rows)) != query
+        scores = (features @ features[query])[others]
+        precisions.append(average_precision_score(classes[others] == classes[query], scores))
+    np.testing.assert_allclose(result.query_average_precision, precisions, rtol=0, atol=1e-9)
+    assert result.points == pytest.approx(100 * np.mean(precisions)) and result.n_queries == len(LABELLED)
+    assert list(result.query_class) == list(classes[:-1])
+    assert "each a query for its class" in str(dcpcse.evaluate(encode, labels=rows, metric="map", show_progress=False))
 
 
 FILES = {
@@ -232,14 +249,14 @@ BAD = [
     (own_pairs, [("a", "b", b"3")], "row 1, column 3: expected a string or a number but found bytes b'3'"),
     (own_pairs, [("a", "b", 1), ("a", "c", "high")], "row 2: expected a number or a binary label (1/0,"),
     (own_pairs, [("a", "b", 1), ("c", "d", 1)], "eval: every gold score is 1, so no correlation"),
-    (own_pairs, [("a", "b", 1)], "eval: 1 scored pairs found, at least 2 are needed"),
+    (own_pairs, [("a", "b", 1)], "eval: expected at least 2 scored pairs, found 1"),
     (own_pairs, [("a", "b")], "row 1: expected 3 columns but found 2; give two sentences and a score"),
     (own_pairs, pd.DataFrame([(1, "a", "b", 2)], columns=["id", "one", "two", "score"]), "but 3 are expected"),
     (own_pairs, [("a", "b", "true"), ("c", "d", "no")], "row 2: expected the label true or false as in"),
     (own_pairs, [("a", "b", "entailment"), ("c", "d", "neutral")], "before, found 'neutral'"),
     (own_pairs, [("a", "b", "good")], "row 1: expected a number or a binary label (1/0,"),
-    (own_pairs, [("a", "b", 1), (" ", "b", 2)], "row 2: an empty sentence found"),
-    (own_pairs, [(None, "b", 1)], "row 1: an empty sentence found"),
+    (own_pairs, [("a", "b", 1), (" ", "b", 2)], "row 2: expected text, found an empty sentence"),
+    (own_pairs, [(None, "b", 1)], "row 1: expected text, found an empty sentence"),
     (own_labels, [("a", 1)] * 9, "eval: every text has the class '1'; at least two classes"),
     (own_labels, [*CLASSES, ("e", "z")], "eval: row 11: the class 'z' has 1 text, but cross-validation"),
     (own_labels, [("a", None)], "row 1: expected a word or a whole number as class, found None"),
@@ -298,3 +315,67 @@ def test_packed_files_and_parquet_give_the_same_pairs(tmp_path, name):
     task = own_pairs(path)
     assert task.pairs.first == [first for first, _, _ in PAIRS]
     assert task.pairs.gold.tolist() == pytest.approx([score for _, _, score in PAIRS])
+
+
+# Columns, and texts with several classes
+
+
+def test_chosen_columns_of_files_and_objects_are_the_data_without_the_others(tmp_path):
+    rows = [
+        {"n": i, "gold": score, "left": a, "right": b, "topic": "even" if i % 2 else "odd"}
+        for i, (a, b, score) in enumerate(PAIRS)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.txt", index=False, sep="\t")
+    pd.DataFrame(rows).to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
+    choice = {"anchor": "left", "positive": "right", "score": "gold", "class": "topic"}
+    alone = (result_of(own_pairs(PAIRS)), own_labels([(row["left"], row["topic"]) for row in rows]))
+    for data in (rows, pd.DataFrame(rows), *(tmp_path / f"rows.{end}" for end in ("csv", "txt", "jsonl"))):
+        pairs, labels = own_tasks({"pairs": data, "labels": data}, choice, "columns")
+        np.testing.assert_array_equal(result_of(pairs).cosines, alone[0].cosines)
+        np.testing.assert_array_equal(result_of(pairs).gold, alone[0].gold)
+        assert labels.classes == alone[1].classes and labels.examples.texts == alone[1].examples.texts
+    for data, given, message in (
+        (
+            {"eval_pairs": rows, "eval_labels": None},
+            choice,
+            "eval_columns has no effect for the role class without eval_labels",
+        ),
+        (
+            {"eval_pairs": rows, "eval_labels": None},
+            {"anchor": "left", "negative": "right"},
+            "for the role negative in evaluation",
+        ),
+        ({"eval_pairs": tmp_path / "rows.csv", "eval_labels": None}, None, r"found 5; .* by eval_columns=\["),
+        (
+            {"eval_pairs": rows, "eval_labels": None},
+            {"anchor": "lef", **{"positive": "right", "score": "gold"}},
+            "no column 'lef'",
+        ),
+    ):
+        with pytest.raises((UserError, DataError), match=message):
+            own_tasks(data, given, "eval_columns")
+
+
+def test_texts_with_several_classes_have_the_scores_of_one_classifier_for_each_class():
+    sets = [[name for name in ("cat", "dog", "red") if name in text.split()] for text in TEXTS]
+    assert {0, 1, 2} <= {len(names) for names in sets}
+    task = own_labels({"text": TEXTS, "label": sets})
+    result = result_of(task)
+    gold = np.array([[name in names for name in task.classes] for names in sets])
+    features, predicted = encode(TEXTS), np.zeros_like(gold)
+    for train, test in KFold(5, shuffle=True, random_state=settings_of_mode("dev").seed).split(features):
+        for column in range(gold.shape[1]):
+            classifier = LogisticRegression(max_iter=10_000).fit(features[train], gold[train, column])
+            predicted[test, column] = classifier.predict(features[test])
+    assert task.classes == ("cat", "dog", "red")
+    assert result.accuracy == 100 * np.mean([list(a) == list(b) for a, b in zip(gold, predicted, strict=True)])
+    f1 = [2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in zip(gold.T, predicted.T, strict=True)]
+    assert result.macro_f1 == pytest.approx(100 * np.mean(f1), abs=1e-9)
+    assert result.correct.shape == (len(TEXTS),) and result.correct.mean() == result.accuracy / 100
+    plain = result_of(own_labels(LABELLED))
+    single = result_of(own_labels([{"text": text, "label": [label]} for text, label in LABELLED]))
+    assert (single.accuracy, single.macro_f1) == (plain.accuracy, plain.macro_f1)
+    rare = [[*names, *(["rare"] if i < 4 else [])] for i, names in enumerate(sets)]
+    with pytest.raises(DataError, match="row 1: the class 'rare' has 4 texts"):
+        own_labels({"text": TEXTS, "label": rare})

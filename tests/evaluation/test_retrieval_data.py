@@ -280,7 +280,7 @@ WRONG = {
         '{"text": "x"}\n': ":1: expected a string as _id, found None",
         '{"_id": "a", "title": "x"}\n': ":1: expected a string as text, found None",
         '{"_id": "a", "_id": "b", "text": "x"}\n': ":1: not valid JSON .*_id occurs 2 times",
-        '{"_id": "a", "text": "x"}\n\n{"_id": "b", "text": "y"}\n': ":2: an empty line found",
+        '{"_id": "a", "text": "x"}\n\n{"_id": "b", "text": "y"}\n': ":2: expected an object, found an empty line",
         '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n': ":2: the id '1' occurs twice, first in line 1",
         '{"_id": "a", "title": " ", "text": ""}\n': ":1: an empty text found",
         '{"_id": "a", "text": "x \\ud800"}\n': ":1: text contains a NUL or half a character",

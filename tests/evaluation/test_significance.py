@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import average_precision_score
 
-from dcpcse.evaluation.significance import Outcomes, average, difference, estimate, holm, resample
+from dcpcse.evaluation.significance import BY_CLASS, Outcomes, average, difference, estimate, holm, resample
 
 SIMULATION = Path(__file__).parents[2] / "benchmarks/significance.py"
 
@@ -74,6 +74,25 @@ def test_the_resamples_are_those_of_a_plain_loop(statistic):
     )
     assert gain.p == pytest.approx(2 * student.sf(abs(value) / error), abs=1e-12)
     assert gain.covers() == "this interval covers test pairs, not seeds"
+
+
+def test_a_mean_by_class_resamples_classes_with_all_their_queries():
+    random = np.random.default_rng(1)
+    classes = random.permutation(np.repeat(np.arange(7), random.integers(1, 9, 7)))
+    values = random.random((2, len(classes)))
+    resampled = resample(Outcomes(BY_CLASS, list(values), classes), samples=200, seed=5)
+    random = np.random.default_rng(5)
+    scores = np.empty((2, 200))
+    for sample in range(200):
+        rows = np.concatenate([np.flatnonzero(classes == name) for name in random.integers(7, size=7)])
+        scores[:, sample] = values[:, rows].mean(axis=1)
+    assert resampled.freedom == 6
+    for model in range(2):
+        np.testing.assert_allclose(resampled.observed[model], values[model].mean(), rtol=1e-12)
+        expected = np.sqrt(7 / 6) * (scores[model] - scores[model].mean())
+        np.testing.assert_allclose(resampled.deviations[model][0], expected, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"too few classes \(4\); at least 5"):
+        resample(Outcomes(BY_CLASS, list(values), classes % 4))
 
 
 def test_the_blocks_in_which_resamples_are_drawn_change_nothing(monkeypatch):

@@ -12,6 +12,7 @@ from scipy import stats
 from senteval.embeddings import Embeddings
 from sklearn.metrics import average_precision_score
 
+from dcpcse.evaluation.significance import BY_CLASS
 from dcpcse.experiments.adaptation import measures
 from dcpcse.experiments.adaptation.measures import correlation, own_class, own_positive, precision, text_key
 from dcpcse.experiments.adaptation.parts import MOST_ROWS, TRAIN, divide, groups_of, read_parts
@@ -148,8 +149,8 @@ def pairs(count, start=0):
 
 @pytest.fixture
 def read(tmp_path):
-    def call(data, dev=None, test=None, seed=0):
-        return read_parts(data, dev, test, seed, str(tmp_path))
+    def call(data, dev=None, test=None, seed=0, **options):
+        return read_parts(data, dev, test, seed, str(tmp_path), **options)
 
     return call
 
@@ -196,6 +197,27 @@ def test_every_part_has_texts_of_each_class_and_a_text_of_two_classes_is_in_one_
     parts = {"train": found.train.dataset["anchor"], "dev": found.dev.texts, "test": found.test.texts}
     assert len([part for part, own in parts.items() if {texts[7], texts[7].upper()} & set(own)]) == 1
     assert found.test.size == 20
+
+
+def test_held_out_classes_are_in_one_part_and_their_interval_covers_classes(read):
+    """A text with two classes joins these classes; the rows of large classes are limited in every held-out part."""
+    names = [f"class {i % 24}" for i in range(12_000)]
+    rows = {"text": [f"{WORDS[i % 16]} {i}" for i in range(12_000)], "class": names}
+    rows = {"text": [*rows["text"], rows["text"][0].upper()], "class": [*names, "class 1"]}
+    parts = read(rows, hold_out="classes")
+    train = set(parts.train.dataset["class"])
+    assert parts.sizes["dev"] == 500 and parts.sizes["test"] == 1000 and parts.sizes["train"] > 6_000
+    assert not train & {*parts.dev.classes, *parts.test.classes} and not {*parts.dev.classes} & {*parts.test.classes}
+    assert len(parts.test.classes) in (6, 7)
+    assert sum(bool({"class 0", "class 1"} & {*part}) for part in (train, parts.dev.classes, parts.test.classes)) == 1
+    assert (parts.test.statistic, parts.test.resampled) == (BY_CLASS, "classes")
+    dev = {"text": [f"dev {i}" for i in range(100)], "class": [f"new {i % 10}" for i in range(100)]}
+    half = read(rows, dev, hold_out="classes")
+    assert not {*half.dev.classes} & {*half.test.classes} and half.test.statistic == BY_CLASS
+    assert read(rows).test.statistic == "mean"
+    for data in (pairs(100), [(*pair, i) for i, pair in enumerate(pairs(100))]):
+        with pytest.raises(UserError, match="needs sentences with classes of which parts are held out; data has"):
+            read(data, hold_out="classes")
 
 
 def test_all_hard_negatives_of_a_part_are_candidates(read):
@@ -250,7 +272,7 @@ REFUSED = [
     (([(*pair, 1.0) for pair in pairs(60)],), "have the score 1"),
     (
         (pairs(40), [*pairs(5, 100), *((f"x {i}", f"x {i}") for i in range(25))]),
-        "2 of at least 10; a query is an anchor",
+        "2 queries, but 10 are needed; a query is an anchor",
     ),
     (({"text": [f"x {i}" for i in range(90)], "class": ["a"] * 90},), "the dev part of data have the class 'a'"),
     (({"text": [f"x {i}" for i in range(90)], "class": [f"c {i}" for i in range(90)]},), "a text whose class has"),

@@ -181,7 +181,7 @@ def test_a_mistake_ends_the_call_before_anything_is_measured(adapt, monkeypatch,
 
 @pytest.mark.parametrize("refused", [("lora",), ("deep",), ("deep", "lora")], ids="-".join)
 def test_a_tuning_that_does_not_fit_the_encoder_is_left_out(refused, adapt, few, monkeypatch, caplog):
-    """The first two settings have deep prompts, the third an adapter."""
+    """The first and the third setting have deep prompts, the second has an adapter."""
     pytest.importorskip("peft")
     planted, real = Planted(monkeypatch, [{20: 60.0}] * 3), trial._trainer
 
@@ -274,16 +274,17 @@ def test_an_option_that_is_given_is_not_varied_and_settings_on_which_it_has_no_e
 # Time
 
 
-def test_trials_that_do_not_fit_are_not_started(adapt, few, monkeypatch):
+def test_trials_of_which_not_half_fits_are_not_started(adapt, few, monkeypatch):
     planted = Planted(monkeypatch, [{20: 40.0}] * 3)
     one_second = planted.trial
 
     def slow(setting, shared, *others):
         trial = one_second(setting, shared, *others)
-        return FinishedTrial(setting, FINISHED, trial.scores, shared["max_steps"], seconds=3601.0)
+        return FinishedTrial(setting, FINISHED, trial.scores, shared["max_steps"], seconds=7201.0)
 
     monkeypatch.setattr(run, "run_trial", slow)
     assert adapt(pairs(300), minutes=60).record["tried"] == 1
+    assert adapt(pairs(300), "half", minutes=61).record["tried"] == 3
 
 
 def test_a_training_stops_with_an_evaluation_when_there_is_no_time_for_a_step():

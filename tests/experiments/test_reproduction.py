@@ -402,7 +402,7 @@ def test_a_command_that_fails_names_its_log(unit, monkeypatch):
         return subprocess.CompletedProcess(command, 2, stdout="")
 
     monkeypatch.setattr(work.subprocess, "run", failing)
-    with pytest.raises(UserError, match=r"train ended with 2: .*error: no room .*log\.txt"):
+    with pytest.raises(UserError, match=r"train ended with exit code 2: .*error: no room .*log\.txt"):
         run_unit(unit)
     assert not is_finished(unit)
 

@@ -317,7 +317,7 @@ def test_a_folder_that_is_not_an_adapter_of_the_base_is_refused_by_name(folders,
         with pytest.raises(UserError, match="at least one name with its folder"):
             Adapters.load(given)
     assert adapters.names == ("first",)
-    with pytest.raises(UserError, match="has a LoRA adapter, so no adapter belongs to it"):
+    with pytest.raises(UserError, match="has a LoRA adapter, so no adapter fits it"):
         Adapters.on_encoder_of(dcpcse.load(folders("bert")["LoRA"], device="cpu"))
 
 

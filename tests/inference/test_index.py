@@ -197,8 +197,8 @@ def test_limits_and_vectors_that_are_not_valid_are_rejected(vectors, texts):
     index, query = build(vectors, texts), vectors[:1]
     wrong = [((query, top_k), {}, "top_k") for top_k in (0, -1, 2.5, True, None)]
     wrong += [((query, 5, threshold), {}, "threshold") for threshold in (1.1, -2, 60, float("nan"))]
-    wrong += [((query, 5), {"limits": one}, "limits of shape") for one in ([0.1, 0.2], 0.1, [float("nan")])]
-    for arguments, options, message in (*wrong, ((query[:, :5],), {}, "the vectors of the index have size 24")):
+    wrong += [((query, 5), {"limits": one}, "one limit per query") for one in ([0.1, 0.2], 0.1, [float("nan")])]
+    for arguments, options, message in (*wrong, ((query[:, :5],), {}, "expected vectors of size 24")):
         with pytest.raises(UserError, match=message):
             index.search_vectors(*arguments, **options)
     with pytest.raises(UserError, match="backend ivf"):
@@ -209,7 +209,7 @@ def test_limits_and_vectors_that_are_not_valid_are_rejected(vectors, texts):
         with pytest.raises(UserError, match="vector 123 is"):
             build(bad, texts)
     for call in (lambda: build(vectors[:-1], texts), lambda: index.add_vectors(["a"], vectors[:2])):
-        with pytest.raises(UserError, match="one row a sentence"):
+        with pytest.raises(UserError, match="one vector per sentence"):
             call()
     with pytest.raises(UserError, match="list of sentences is empty"):
         build(vectors[:0], [])

@@ -53,6 +53,16 @@ def clean_rows(count=60):
     return [[f"the {i}th anchor walks", f"its positive {i} goes", f"nobody {i} sits"] for i in range(count)]
 
 
+def test_chosen_columns_are_checked(doctor, tmp_path):
+    file = tmp_path / "rows.csv"
+    rows = [["id", "text", "title", "answer"], *([str(i), *row] for i, row in enumerate(clean_rows()))]
+    file.write_text("\n".join(map(",".join, rows)) + "\n")
+    code, found = doctor(file)
+    assert code == 3 and "--columns anchor=NAME positive=NAME" in found["fault", "unreadable"]
+    assert doctor(file, "--columns", "anchor=text", "positive=title") == (0, {})
+    assert "--columns has no effect without a training file" in doctor("--columns", "anchor=text")[1]
+
+
 PLANTED = {
     "duplicate": ("warning", lambda row, rows: rows[0]),
     "identical": ("warning", lambda row, rows: [row[0], row[0], row[2]]),

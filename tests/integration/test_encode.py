@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import psutil
 import pyarrow as pa
 import pytest
@@ -126,6 +127,28 @@ def meanwhile(action) -> Iterator[None]:
     thread.start()
     yield
     thread.join()
+
+
+def test_a_column_of_a_table_is_encoded_as_the_lines_of_a_text_file(tiny, texts, tmp_path, tool):
+    texts = texts[:9]
+    rows = [{"id": i, "text": text, "other": None} for i, text in enumerate(texts)]
+    pd.DataFrame(rows).to_csv(tmp_path / "table.csv", index=False)
+    pd.DataFrame(rows).to_json(tmp_path / "table.jsonl", orient="records", lines=True)
+    pd.DataFrame(rows).to_parquet(tmp_path / "table.parquet")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(text.strip() for text in texts) + "\n", encoding="utf-8")
+    encode_command(command(tiny("bert"), lines, tmp_path / "lines.npy"))
+    for kind in ("csv", "jsonl", "parquet"):
+        table, output = tmp_path / f"table.{kind}", tmp_path / f"{kind}.npy"
+        encode_command(command(tiny("bert"), table, output, "--column", "text"))
+        assert output.read_bytes() == (tmp_path / "lines.npy").read_bytes()
+        assert {path.name for path in tmp_path.glob(f"*{kind}.npy*")} == {output.name, f"{output.name}.json"}
+    encode_command(command(tiny("bert"), lines, tmp_path / "csv.npy"))  # the same texts: nothing is left to encode
+    words = command(tiny("bert"), tmp_path / "table.csv", tmp_path / "new.npy")
+    refused(tool, encode_command, words, "is a table (.csv)", "choose its column by --column NAME")
+    refused(tool, encode_command, [*words, "--column", "txt"], "has no column 'txt'; choose from 'id', 'text'")
+    refused(tool, encode_command, [*words, "--column", "other"], "line 2, column 'other': is blank; remove the row")
+    assert not [*tmp_path.glob("*new*")]
 
 
 def test_row_i_of_an_npy_file_is_line_i(tiny, text, texts, expected, encoded, tool, tmp_path):

@@ -107,6 +107,8 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
     assert cells[DCPCSE]["avg"]["values"] == [scores["averages_x100"]["sts"]]
     assert answer["environment"]["versions"]["torch"]
     assert (output / "answer.md").read_text(encoding="utf-8").count("dcpcse train --preset") == 2
+    table = (output / "answer.tex").read_text(encoding="utf-8")
+    assert f"DCPCSE-BERT-base & {scores['scores_x100']['STS12']:.2f} & " in table, table
 
     assert "2 units, 2 of them finished" in tool(reproduce_command, argv).said
     other = [*argv[: argv.index("--limit")], "--limit", "3", *argv[argv.index("--limit") + 2 :]]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from loops import CASES, ROWS, SIZE, TARGETS, batch_of
 
+from dcpcse.data.columns import CLASSES
 from dcpcse.losses import Contrastive
 from dcpcse.losses.cosine_regression import CosineRegression
 from dcpcse.losses.pair_ranking import PairRanking, angle_of_pairs, cosine_of_pairs
@@ -26,6 +27,14 @@ def test_the_order_of_pairs_is_that_of_sentence_transformers(of_theirs, similari
     views, targets = list(batch.embeddings.values()), batch.precomputed["targets"][:, 0]
     expected = getattr(losses, of_theirs)(None, scale=20.0).compute_loss_from_embeddings(views, targets)
     require_same(PairRanking(TARGETS, 0.05, similarity)(batch), expected, views, rtol=1e-4)
+
+
+def test_the_target_of_a_label_is_that_of_its_name():
+    words = [CLASSES[i % len(CLASSES)] for i in range(ROWS)]
+    labels = torch.tensor([CLASSES.index(word) for word in words])
+    batch = replace(batch_of(CASES["order, cosines"], torch.float32), extras={"labels": labels})
+    expected = torch.tensor([[{"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}[word]] for word in words])
+    torch.testing.assert_close(PairRanking(TARGETS, 0.05).precompute(batch)["targets"], expected, rtol=0, atol=0)
 
 
 def test_the_regression_is_that_of_sentence_transformers_in_float32_at_least():

@@ -55,21 +55,21 @@ REFUSED = [
         "sick",
         sick(("a\tb", 0.9), ("c\td", 5)),
         "",
-        "input.txt:2: gold score '0.9' found, a number from 1 to 5 expected",
+        "input.txt:2: expected a number from 1 to 5 as gold score, found '0.9'",
     ),
-    ("stsb", stsb((1, "a\tb"), ("", "c\td"), (2, "e\tf")), "", "input.txt:2: gold score ''"),
+    ("stsb", stsb((1, "a\tb"), ("", "c\td"), (2, "e\tf")), "", "as gold score, found ''"),
     ("sts", "a\tb\nc d\ne\tf\n", "1\n\n2\n", "input.txt:2: expected 2 tab-separated columns but found 1"),
     ("sts", "a\tb\tc\nd\te\n", "1\n2\n", "input.txt:1: expected 2 tab-separated columns but found 3"),
     ("stsb", stsb((1, "a\tb"), (1, "a")), "", "input.txt:2: expected at least 7 tab-separated columns but found 6"),
     ("sick", SICK_HEADER + "1\ta\tb\n", "", "input.txt:2: expected at least 4 tab-separated columns but found 3"),
-    ("sick", sick(("a\tb", 3), ("c\td", 5), header=""), "", "input.txt:1: a pair found, the header line expected"),
+    ("sick", sick(("a\tb", 3), ("c\td", 5), header=""), "", "input.txt:1: expected the header line, found a pair"),
     ("sts", b"a\tb\nc\td\ncaf\xe9\te\n", "1\n2\n3\n", "input.txt:3: expected UTF-8 text, found the byte 0xe9"),
     ("sts", b"\xef\xbb\xbfa\tb\n\xff\td\n", "1\n2\n", "input.txt:2: expected UTF-8 text, found the byte 0xff"),
-    ("sts", "a\tb\r\nc\td\r\n", "1\r\nhigh\r\n", "gold score 'high' found"),
-    ("sts", "a\tb\nc\t \n", "1\n2\n", "input.txt:2: an empty sentence"),
-    ("sts", "a\tb\n\td\n", "1\n2\n", "input.txt:2: an empty sentence"),
-    ("sts", "a\tb\nc\td\n", "1\n\n", "gs.txt: 1 scored pairs found, at least 2"),
-    ("sick", SICK_HEADER, "", "input.txt: 0 scored pairs found"),
+    ("sts", "a\tb\r\nc\td\r\n", "1\r\nhigh\r\n", "as gold score, found 'high'"),
+    ("sts", "a\tb\nc\t \n", "1\n2\n", "input.txt:2: expected text, found an empty sentence"),
+    ("sts", "a\tb\n\td\n", "1\n2\n", "input.txt:2: expected text, found an empty sentence"),
+    ("sts", "a\tb\nc\td\n", "1\n\n", "gs.txt: expected at least 2 scored pairs, found 1"),
+    ("sick", SICK_HEADER, "", "input.txt: expected at least 2 scored pairs, found 0"),
     ("sick", "", "", "input.txt:1: expected at least 4 tab-separated columns but found an empty line"),
     ("sts", "a\tb\nc\td\n", "2.5\n2.50\n", "gs.txt: every gold score is 2.5"),
 ]
@@ -91,8 +91,10 @@ def test_what_is_not_a_file_of_pairs_is_refused_with_its_line(read, tmp_path):
 @pytest.mark.parametrize("score", ["5.01", "-0.5", "nan", "inf", "-inf", "1,5", "1_0e-1", "３"])
 def test_a_score_that_is_not_a_number_from_0_to_5_is_refused(read, score):
     message = refusal(read, "sts", "a\tb\nc\td\n", f"1\n{score}\n")
-    assert f"gs.txt:2: gold score '{score}' found, a number from 0 to 5 expected" in message
-    assert f"input.txt:2: gold score '{score}' found" in refusal(read, "stsb", stsb((1, "a\tb"), (score, "c\td")))
+    assert f"gs.txt:2: expected a number from 0 to 5 as gold score, found '{score}'" in message
+    assert f"input.txt:2: expected a number from 0 to 5 as gold score, found '{score}'" in refusal(
+        read, "stsb", stsb((1, "a\tb"), (score, "c\td"))
+    )
 
 
 def test_empty_lines_at_the_end_of_a_file_change_nothing(read):

@@ -197,7 +197,7 @@ def test_a_file_without_examples_is_refused(write_file, tmp_path, name):
         assert "no pair" in refusal(form.read, write_file(form.head))
         # Without its header, a file would lose a pair.
         rows = "".join(f"{form.row(label, 'a')}\n" for label in form.labels.split())
-        assert "data.file:1: a pair found, the header line expected" in refusal(form.read, write_file(rows))
+        assert "data.file:1: expected the header line, found a pair" in refusal(form.read, write_file(rows))
 
 
 def test_further_columns_in_sick_and_colons_in_trec_are_allowed(write_file, read_rows):

@@ -432,7 +432,9 @@ def test_a_sample_file_that_gives_no_two_sentences_is_refused(tmp_path):
     write_benchmark(tmp_path, "5", "1", "3")
     sample = tmp_path / "sample.txt"
     for content in (None, "", "one\n \none\n"):
-        message = {None: "cannot be read", "": "the file is empty"}.get(content, "1 distinct sentences found")
+        message = {None: "cannot be read", "": "the file is empty"}.get(
+            content, "expected at least 2 distinct sentences, found 1"
+        )
         if content is not None:
             write(sample, content)
         settings = unofficial(sample_file=str(sample))

@@ -98,7 +98,7 @@ def gather(args: argparse.Namespace) -> list[Point]:
         raise UserError("nothing to draw: give score files, encoders, or --over_training RUN")
     places, runs = inputs.labelled(args.sources), inputs.labelled(args.over_training)
     if shared := next((label for label in places if label in runs), None):
-        raise UserError(f"two have the same label {shared!r}; give one of them another label, as in {shared}-2=PLACE")
+        raise UserError(f"a model and a run have the label {shared!r}; give one another label, as in {shared}-2=PLACE")
     points = [_read_point(label, Path(path), args.split) for label, path in places.items() if _is_scores(path)]
     steps = {label: checkpoints(Path(path)) for label, path in runs.items()}
     encoders = {label: path for label, path in places.items() if not _is_scores(path)}

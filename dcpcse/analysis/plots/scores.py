@@ -2,7 +2,7 @@
 
 - few-shot accuracies over random draws of the labelled examples
 - Spearman after the k most frequent tokens are removed from the sentences (ConPVP, figure 5)
-- confidence intervals
+- differences of models with confidence intervals
 - scores by prompt length
 """
 
@@ -157,21 +157,25 @@ def _without_frequent(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[
 
 
 @style.styled
-def draw_intervals(scores: Mapping[str, Mapping[str, Point]], level: float) -> "Figure":
-    """Draw a point with its interval for each task and model, with the tasks from top to bottom.
+def draw_differences(differences: Mapping[str, Mapping[str, Point]], level: float) -> "Figure":
+    """Draw a point with its interval for each task and pair of models, with the tasks from top to bottom.
+
+    A line marks the difference 0.
 
     Args:
-        scores: Name of a model → task → score and ends of its interval. All models must have the same tasks.
+        differences: Name of a pair → task → difference × 100 and ends of its interval. All pairs must have the same
+            tasks.
         level: Coverage of the intervals.
     """
-    tasks = list(next(iter(scores.values())))
-    step = 0.7 / len(scores)
-    figure = style.figure(style.PAGE, 0.9 + len(tasks) * (0.16 + 0.11 * len(scores)))
+    tasks = list(next(iter(differences.values())))
+    step = 0.7 / len(differences)
+    figure = style.figure(style.PAGE, 0.9 + len(tasks) * (0.16 + 0.11 * len(differences)))
     axes = figure.subplots()
+    axes.axvline(0, color="black", linewidth=0.8)
     handles = []
-    for number, points in enumerate(scores.values()):
+    for number, points in enumerate(differences.values()):
         look = style.series_style(number)
-        rows = [row + (number - (len(scores) - 1) / 2) * step for row in range(len(tasks))]
+        rows = [row + (number - (len(differences) - 1) / 2) * step for row in range(len(tasks))]
         values = [value for value, _, _ in points.values()]
         below = [0 if low is None else value - low for value, low, _ in points.values()]
         above = [0 if high is None else high - value for value, _, high in points.values()]
@@ -183,8 +187,8 @@ def draw_intervals(scores: Mapping[str, Mapping[str, Point]], level: float) -> "
     axes.grid(visible=False, axis="y")
     for edge in range(1, len(tasks)):
         axes.axhline(edge - 0.5, color="#dddddd", linewidth=0.5)
-    axes.set_xlabel(f"score × 100, with {100 * level:g} % intervals")
-    style.legend_below(figure, handles, list(scores))
+    axes.set_xlabel(f"difference of scores × 100, with {100 * level:g} % intervals")
+    style.legend_below(figure, handles, list(differences))
     return figure
 
 

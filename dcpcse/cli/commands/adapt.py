@@ -47,6 +47,13 @@ def adapt_parser() -> CommandParser:
     add("--output_dir", required=True, help="Folder for the record and the adapted encoder; it must be new or empty.")
     add("--dev", metavar="FILE", help="File to choose the setting on, in place of a part of DATA.")
     add("--test", metavar="FILE", help="File to test on. Default: a part of DATA, or half of --dev if it is given.")
+    add(
+        "--hold_out",
+        choices=["rows", "classes"],
+        default="rows",
+        help="classes: the dev and the test part have classes that the training does not have, and the interval "
+        "covers classes.",
+    )
     add("--minutes", type=finite_number, default=10.0, help="Maximum duration of the command in minutes.")
     add("--seed", type=SEED, default=42, help="Seed of the parts, the trainings and the resamples.")
     add(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from senteval.names import TASK_SETS
+from senteval.names import LABELS_METRICS, TASK_SETS
 
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.utils.command_parser import CommandParser
@@ -29,13 +29,15 @@ def compare_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for mistakes of the user."""
     args = compare_parser().parse_args(list(argv))
     names, models = _models(args)
-    for name in ("output_file", "plot"):
+    for name in ("output_file", "plot", "table"):
         if getattr(args, name):
             require_output(Path(getattr(args, name)), name, args.overwrite)
-    if args.overwrite and not (args.output_file or args.plot):
-        raise UserError("--overwrite has no effect without --output_file or --plot; leave it out")
+    if args.overwrite and not (args.output_file or args.plot or args.table):
+        raise UserError("--overwrite has no effect without --output_file, --plot or --table; leave it out")
     if args.plot and Path(args.plot).suffix not in (".png", ".svg"):
         raise UserError(f"--plot {args.plot}: must end in .png or .svg")
+    if args.table and Path(args.table).suffix not in (".tex", ".csv"):
+        raise UserError(f"--table {args.table}: must end in .tex or .csv")
     # Imported here, because this takes seconds.
     from dcpcse.api.compare import compare_models
     from dcpcse.api.evaluate import evaluate
@@ -45,6 +47,7 @@ def compare_command(argv: Sequence[str]) -> None:
     # Without its decorators, which replace the names of options by names of Python parameters.
     plain = inspect.unwrap(evaluate)
     options = {"data_dir": args.data_dir, "official": not args.custom_data, "batch_size": args.batch_size}
+    options["columns"] = args.columns
 
     def evaluate_path(path: str, **data: Any) -> "EvaluationResult":
         encoder = EncoderArguments(pooler_type=args.pooler, cache_dir=args.cache_dir)
@@ -52,10 +55,15 @@ def compare_command(argv: Sequence[str]) -> None:
         return plain(model, **data, **options, cache_dir=args.cache_dir)
 
     data = {name: getattr(args, name) for name in ("tasks", "pairs", "labels", "retrieval")}
+    if args.labels is not None:
+        data["metric"] = args.metric
     resampling = {name: getattr(args, name) for name in ("level", "samples", "seed")}
     comparison = compare_models(models, names, data, args.mode, evaluate_path, **resampling)
     print_result(str(comparison))
     written = {Path(args.output_file): comparison.to_json()} if args.output_file else {}
+    if args.table:
+        path = Path(args.table)
+        written[path] = comparison.to_latex() if path.suffix == ".tex" else comparison.to_csv()
     if args.plot:
         from dcpcse.analysis.plots import style
 
@@ -102,6 +110,13 @@ def compare_parser() -> CommandParser:
     add("--tasks", nargs="+", metavar="TASK", help=f"Tasks or task sets ({', '.join(TASK_SETS)}). Default: sts.")
     add("--pairs", metavar="FILE", help="File of your own scored pairs, as for dcpcse evaluate.")
     add("--labels", metavar="FILE", help="File of your own labelled texts, as for dcpcse evaluate.")
+    add(
+        "--metric",
+        choices=LABELS_METRICS,
+        default=LABELS_METRICS[0],
+        help="Metric of --labels, as for dcpcse evaluate.",
+    )
+    add("--columns", nargs="+", metavar="ROLE=NAME", help="Columns of --pairs and --labels, as for dcpcse evaluate.")
     add("--retrieval", nargs="+", metavar="FOLDER", help="Folders in the layout of BEIR, as for dcpcse evaluate.")
     add("--mode", choices=["test", "fasttest", "dev"], default="test", help="As for dcpcse evaluate.")
     add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
@@ -112,6 +127,7 @@ def compare_parser() -> CommandParser:
     add("--samples", type=Whole(100), default=2000, help="Number of resamples.")
     add("--seed", type=SEED, default=0, help="Seed of the resamples.")
     add("--output_file", metavar="FILE", help="Write the comparison to a JSON file.")
-    add("--plot", metavar="FILE", help="Draw the scores with their intervals (.png or .svg).")
+    add("--plot", metavar="FILE", help="Draw the differences with their intervals (.png or .svg).")
+    add("--table", metavar="FILE", help="Write the scores, as mean and standard deviation over runs (.tex or .csv).")
     add("--overwrite", action="store_true", help="Replace existing files.")
     return parser

@@ -12,6 +12,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from dcpcse.data.column_choice import chosen_columns
 from dcpcse.doctor.checks import expand_path, run_checks
 from dcpcse.doctor.evaluation_data import evaluation_keys
 from dcpcse.doctor.findings import MARKS, CheckReport, CheckSettings, Finding
@@ -27,7 +28,7 @@ EXIT_FAULTS = 3
 """Exit code if there are faults. Python uses 1 after a crash, and dcpcse uses 2 after an error of the user."""
 
 KIND_OF_OPTION = {
-    **dict.fromkeys(("max_seq_length", "tokenizer", "batch_size"), "training file"),
+    **dict.fromkeys(("max_seq_length", "tokenizer", "batch_size", "columns"), "training file"),
     "base": "model folder",
 }
 """A dict from options to the kind of path for whose checks they are used."""
@@ -42,6 +43,7 @@ def doctor_command(argv: Sequence[str]) -> int:
         tokenizer=_tokenizer(args.tokenizer),
         batch=args.batch_size,
         base=args.base,
+        columns=chosen_columns(args.columns),
         progress=_progress,
     )
     expanded = [read_beside_training(path, partial(expand_path, Path(path))) for path in args.paths]
@@ -97,8 +99,8 @@ def _tokenizer(folder: str | None) -> Any:
     if is_hub_id(folder):
         if (path := download_first(folder, [file.name], LoadOptions())) is None:
             raise UserError(
-                f"--tokenizer {folder} is no folder, and neither the cache nor the hub, if it was reached, has its "
-                "tokenizer.json; give the folder or hub id of an encoder or a model"
+                f"--tokenizer {folder} is no folder, and its tokenizer.json is neither in the cache nor on the Hub "
+                "(if the Hub was reached); give the folder or hub id of an encoder or a model"
             )
         file = path
     if not file.is_file():
@@ -126,6 +128,7 @@ def doctor_parser() -> CommandParser:
     )
     add = parser.add_argument
     add("paths", nargs="*", metavar="FILE|FOLDER", help="Paths to check (default: the environment).")
+    add("--columns", nargs="+", metavar="ROLE=NAME", help="Columns of training files to read, as for train.py.")
     add("--json", action="store_true", help="Print the findings as JSON.")
     add("--max_seq_length", type=Whole(3), default=32, help="Maximum tokens in training (default: 32).")
     add("--tokenizer", metavar="FOLDER", help="Folder with the tokenizer that counts tokens.")

@@ -29,8 +29,11 @@ def encode_parser() -> Parser:
     parser = Parser(
         (EncoderArguments, EncodingArguments),
         prog="dcpcse encode",
-        description="Encode all lines of a text file. An interrupted run can be resumed with the same command.",
+        description="Encode all lines of a text file, or a column of a table. An interrupted run can be "
+        "resumed with the same command.",
     )
     parser.add_model()
-    parser.add_argument("file", metavar="FILE", help="UTF-8 text, one sentence per line, without blank lines.")
+    parser.add_argument(
+        "file", metavar="FILE", help="UTF-8 text, one sentence per line, without blank lines; or a table."
+    )
     return parser

@@ -50,7 +50,7 @@ OPTIONS_OF_MTEB = ("mteb_data_dir", "mteb_languages")
 def reproduce_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for mistakes of the user."""
     if "--miniature" in argv:
-        raise UserError("--miniature is a program of a clone now: python -m benchmarks.miniature --help")
+        raise UserError("--miniature was replaced by a program in a clone: python -m benchmarks.miniature --help")
     args = reproduce_parser().parse_args(list(argv))
     config = _config(args)
     if args.list or not args.rows:
@@ -369,6 +369,7 @@ def _write_results(
     files = {
         "answer.txt": text + "\n",
         "answer.md": result_tables.markdown(results, args.baseline, commands, here),
+        "answer.tex": result_tables.latex(results),
         "answer.csv": result_tables.as_csv(results),
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
@@ -380,7 +381,7 @@ def _write_results(
     for table, comparison in compared.items():
         print_result(f"\n{comparison}")
         notify(f"the comparison of the rows of {table} is saved to {args.output_dir / table}/comparison.txt and .json")
-    notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .csv and .json")
+    notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .tex, .csv and .json")
 
 
 def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUnit]]) -> dict[str, "Comparison"]:

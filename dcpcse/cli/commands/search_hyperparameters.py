@@ -27,7 +27,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
         fixed = ", ".join(f"--{name} {value}" for name, value in search.fixed_with_pairs[left_out[0]].items())
         raise UserError(
             f"--stages {left_out[0]!r}: the search {args.search} has this stage for single sentences only, and "
-            f"{shared['train_file']} has {len(columns)} columns (default there: {fixed}); leave it out"
+            f"{shared['train_file']} has {len(columns)} columns, for which {fixed} is used; leave it out"
         )
     trials = Trials(folder, args.search, options, shared, args.limit)
     for name in args.stages or known:
@@ -49,13 +49,14 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
             raise UserError(f"{option} after --: the search sets it for every trial; remove it")
     (model, data, run), names = parse_training([*words, "--output_dir", "unused"])
     # Imported after the options are checked, as these imports take seconds.
+    from dcpcse.data.column_choice import chosen_columns
     from dcpcse.data.readers import open_file
     from dcpcse.data.tables import read_rows
     from dcpcse.training.eval_datasets import load_dev_tasks
     from dcpcse.training.options import require_valid
 
     require_valid((model, data, run), names)
-    columns = read_rows(open_file(Path(data.train_file)))[0].names
+    columns = read_rows(open_file(Path(data.train_file), columns=chosen_columns(data.columns)))[0].names
     load_dev_tasks(data)
     measuring = {name: value for name, value in search.defaults_for(columns).items() if name not in names}
     words = [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]

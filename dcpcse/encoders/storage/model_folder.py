@@ -65,7 +65,10 @@ class SentenceModules:
         prompts: The prompts, as config_sentence_transformers.json contains them.
     """
 
-    POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
+    POOLINGS: ClassVar[Mapping[str, str]] = {
+        **{"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"},
+        "last_token": "lasttoken",
+    }
     """For each pooler that sentence-transformers supports, its name in sentence-transformers."""
 
     pooling: str
@@ -83,6 +86,7 @@ class SentenceModules:
         pooling_folder.mkdir(exist_ok=True)
         mode = self.POOLINGS[self.pooling]
         pooling = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
+        pooling |= {"pooling_mode_lasttoken": True} if mode == "lasttoken" else {}
         write_json_atomic(pooling_folder / manifest.CONFIG, {"word_embedding_dimension": size, **pooling})
         texts = {"max_seq_length": self.max_tokens, "do_lower_case": False}
         write_json_atomic(folder / manifest.SENTENCE_CONFIG, texts)

@@ -163,7 +163,10 @@ def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
             raise _foreign(path, f"{name} {value!r:.60}")
     length, lower = config.get("max_seq_length"), config.get("do_lower_case", False)
     if not (length is None or (type(length) is int and length > 0)) or not isinstance(lower, bool):
-        raise UserError(f"{path}: max_seq_length {length!r:.40} or do_lower_case {lower!r:.40} is damaged")
+        raise UserError(
+            f"{path}: expected a whole number above 0 or null as max_seq_length, and true or false as do_lower_case, "
+            f"found {length!r:.40} and {lower!r:.40}"
+        )
     return TextSettings(length, lower, *_prompts(folder / MODEL_CONFIG))
 
 

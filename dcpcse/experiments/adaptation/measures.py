@@ -9,19 +9,20 @@ classes       mean average precision: the ranks of the texts with the class of a
 
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from senteval.embeddings import Embeddings
+from senteval.labels import average_precisions
 from senteval.lines import Line, Located, single_blanks
 from senteval.scores import ROUNDING, cosine, unit_rows
 from senteval.settings import Settings
 
-from dcpcse.data.columns import CLASS, LABEL, SCORE, positives_in
+from dcpcse.data.columns import CLASS, CLASS_SEPARATOR, LABEL, SCORE, positives_in
 from dcpcse.data.training_data import TrainingData
-from dcpcse.evaluation.significance import STATISTICS, Outcomes, resample
+from dcpcse.evaluation.significance import BY_CLASS, STATISTICS, Outcomes, resample
 from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.errors import UserError
 
@@ -66,7 +67,7 @@ class Measure:
         items: A word for the n items in messages, such as "pairs"; `size` is n.
         texts: All texts that are encoded.
         outcomes: A function that returns the outcome (n,) of each item from the embeddings of the texts.
-        gold: The gold scores (n,), or None if the statistic needs none.
+        gold: The gold scores (n,), or the class of each query (n,); None if there are none.
         remedy: The advice in the message about too few items. If not every row is an item, it says what an item is.
         classes: The names of the classes, if the items have classes.
     """
@@ -81,6 +82,11 @@ class Measure:
     gold: np.ndarray | None = None
     remedy: str = "give more rows"
     classes: Sequence[str] = ()
+
+    @property
+    def resampled(self) -> str:
+        """A word for what a bootstrap draws: the items, or the classes of the items."""
+        return "classes" if self.statistic == BY_CLASS else self.items
 
     def located(self) -> Iterator[Located]:
         """Yield each text with its place in the part, which senteval's messages name."""
@@ -108,15 +114,13 @@ class Measure:
         """
         where = f"the {self.part} part of {source}"
         if self.size < LEAST_ITEMS:
-            raise UserError(
-                f"{where} has too few {self.items} to measure: {self.size} of at least {LEAST_ITEMS}; {self.remedy}"
-            )
+            raise UserError(f"{where} has {self.size} {self.items}, but {LEAST_ITEMS} are needed; {self.remedy}")
         if len(self.classes) == 1:
             raise UserError(
                 f"all texts of {where} have the class {self.classes[0]!r}; give texts of other classes too"
             )
-        if self.gold is not None and len(set(self.gold)) == 1:
-            raise UserError(f"all {self.items} of {where} have the score {self.gold[0]:g}; give others too")
+        if self.gold is not None and not self.classes and len(set(self.gold)) == 1:
+            raise UserError(f"all {self.items} of {where} have the score {self.gold[0]:g}; add other scores")
         try:
             resample(self.compared(np.random.default_rng(0).random(self.size)))
         except ValueError as error:
@@ -193,28 +197,25 @@ def own_positive(part: str, rows: Columns) -> Measure:
 def own_class(part: str, rows: Columns) -> Measure:
     """Return the measure "mean average precision" for texts with classes.
 
-    `rows` has the columns anchor and class. Each text whose class has another text in the part is a query. All other
-    texts are ranked by their cosine with the query. The outcome of a query is the average precision of the texts with
-    the query's class. Among texts with the same cosine, texts of other classes rank first.
+    `rows` has the columns anchor and class. The outcome of a query is its average precision
+    (`senteval.labels.average_precisions`). A text that occurs twice in a class counts once.
     """
     distinct = {(text_key(text), name): (text, name) for text, name in zip(rows["anchor"], rows["class"], strict=True)}
     texts = [text for text, _ in distinct.values()]
     names, classes = np.unique([name for _, name in distinct.values()], return_inverse=True)
-    queries = np.flatnonzero(np.bincount(classes)[classes] > 1)
+    queries = classes[np.bincount(classes)[classes] > 1]
 
     def outcomes(embed: Embeddings) -> np.ndarray:
-        scores = np.empty(len(queries))
-        for rows, cosines in _cosines(embed, [texts[query] for query in queries], texts):
-            for row, similarities in zip(rows, np.round(cosines, 12), strict=True):
-                similarities[queries[row]] = -np.inf  # ranked last, where it is left out
-                relevant = classes == classes[queries[row]]
-                hits = relevant[np.lexsort((relevant, -similarities))[:-1]]
-                scores[row] = np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits)))
-        return scores
+        return average_precisions(embed(texts), classes)[1]
 
     remedy = "a query is a text whose class has another text in the part; give about 10 texts of each class, or more"
-    facts = {"remedy": remedy, "classes": names.tolist()}
+    facts = {"gold": queries, "remedy": remedy, "classes": names.tolist()}
     return Measure(part, "mean average precision", "mean", "queries", len(queries), texts, outcomes, **facts)
+
+
+def over_classes(measure: Measure) -> Measure:
+    """Return the measure `own_class` for classes that the training has not seen: the interval covers classes."""
+    return replace(measure, statistic=BY_CLASS)
 
 
 def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) -> Iterator[tuple[range, np.ndarray]]:
@@ -283,5 +284,7 @@ def kind_of(data: TrainingData) -> DataKind:
     if data.roles.label == SCORE:
         return BINARY_PAIRS if set(data.dataset.unique(SCORE)) == {0.0, 1.0} else SCORED_PAIRS
     if data.roles.label == CLASS:
+        if any(CLASS_SEPARATOR in cell for cell in data.dataset.unique(CLASS)):
+            raise UserError(f"{data.name}: a text has several classes; adapt needs one class for each text")
         return CLASSES
     return SENTENCES if len(data.roles.sentences) == 1 else PAIRS

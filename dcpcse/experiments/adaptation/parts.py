@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from dcpcse.data.column_choice import Choice, chosen_columns
+from dcpcse.data.columns import CLASS
 from dcpcse.data.training_data import TrainingData, load_training_data
 from dcpcse.experiments.adaptation.measures import (
+    CLASSES,
     LEAST_ITEMS,
     SENTENCES,
     Columns,
     DataKind,
     Measure,
     kind_of,
+    over_classes,
     text_key,
 )
 from dcpcse.training.validate_setup import warn_of_columns
-from dcpcse.utils.errors import UserError, plural, spell
+from dcpcse.utils.errors import OptionError, UserError, plural, spell
 
 DEV, TEST = "dev", "test"
 
@@ -29,6 +33,12 @@ TRAIN = "train"
 
 HELD_OUT_SHARE = 0.2
 """Share of the rows in a held-out part."""
+
+HOLD_OUT = ("rows", "classes")
+"""The units that are held out: rows of all classes, or all rows of some classes. The first is the default."""
+
+HELD_OUT_CLASSES = 0.25
+"""Share of the classes in a held-out part, if classes are held out."""
 
 MOST_ROWS = {TEST: 1000, DEV: 500}
 """Maximum number of rows of a held-out part: the dev part is encoded several times for each setting."""
@@ -58,37 +68,57 @@ class Parts:
     digests: Mapping[str, str]
 
 
-def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False) -> Parts:
+def read_parts(
+    data: Any,
+    dev: Any,
+    test: Any,
+    seed: int,
+    cache_dir: str | None,
+    *,
+    documents: bool = False,
+    hold_out: str = HOLD_OUT[0],
+    columns: Choice = None,
+) -> Parts:
     """Read the data, and divide them into the parts that are not given separately.
 
     If `dev` and `test` are not given, each of these parts is `HELD_OUT_SHARE` of `data`, at most `MOST_ROWS`. If only
-    `dev` is given, the test part is half of `dev`. Raises UserError if the data cannot be read, if the given sets have
-    different kinds or share a text, or if a part has too few rows.
+    `dev` is given, the test part is half of `dev`. If no class of the test part is in the training data, the interval
+    of the result covers classes. Raises UserError if the data cannot be read, if the given sets have different kinds
+    or share a text, or if a part has too few rows.
 
     Args:
         data, dev, test: Data in any form that `load_training_data` reads. `dev` and `test` may be None.
         seed: Seed of the random division into parts.
         cache_dir: See `load_training_data`.
         documents: Whether blank rows of data separate documents.
+        hold_out: A value of `HOLD_OUT`.
+        columns: The choice of columns of all data.
     """
     if data is None:
         raise UserError("data is None; give a file, or training data as a Python object")
     sources = {"data": data, DEV: dev, TEST: test}
     read = {
-        name: _read(name, dataset, cache_dir, documents=documents and name == "data")
+        name: _read(name, dataset, cache_dir, columns, documents=documents and name == "data")
         for name, dataset in sources.items()
         if dataset is not None
     }
     for dataset in read.values():
         warn_of_columns(dataset)
     kind, measured = _kinds(read)
+    if hold_out == "classes" and (kind is not CLASSES or len(read) == len(sources)):
+        reason = f"{read['data'].name} has {kind.name}" if kind is not CLASSES else "dev and test are given"
+        raise OptionError("hold_out", hold_out, f"needs sentences with classes of which parts are held out; {reason}")
     _require_disjoint(read)
     columns = {
         name: dataset.dataset.to_dict() for name, dataset in read.items() if kind is not SENTENCES or name != "data"
     }
-    rows = _divided(read, columns, seed)
+    rows = _divided(read, columns, seed, hold_out)
     parts = {name: _rows(columns[source], chosen) for name, (source, chosen) in rows.items()}
     measures = {part: measured.measure(part, parts[part]) for part in (DEV, TEST)}
+    if kind is CLASSES:
+        trained = parts[TRAIN] if TRAIN in parts else columns["data"]
+        if set(parts[TEST][CLASS]).isdisjoint(trained[CLASS]):
+            measures[TEST] = over_classes(measures[TEST])
     for part, measure in measures.items():
         measure.require_enough(read[rows[part][0]].name)
     train = read["data"]
@@ -100,11 +130,11 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
     return Parts(kind, train, measures[DEV], measures[TEST], sizes, digests)
 
 
-def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
+def _read(name: str, data: Any, cache_dir: str | None, columns: Choice, *, documents: bool) -> TrainingData:
     """Read a given set of data. Messages name the file of the data or, without a file, the argument."""
     option = name if name == "data" else spell(name)
     is_file = isinstance(data, str | PathLike)
-    read = load_training_data(data, cache_dir, name=option, documents=documents)
+    read = load_training_data(data, cache_dir, name=option, documents=documents, columns=chosen_columns(columns))
     return replace(read, name=str(data) if is_file else option)
 
 
@@ -177,27 +207,38 @@ Divided = Mapping[str, tuple[str, Sequence[int]]]
 """Part → name of the argument whose data contain the part, and row numbers of the part."""
 
 
-def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], seed: int) -> Divided:
+def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], seed: int, hold_out: str) -> Divided:
     parts = {name: (name, range(len(columns[name]["anchor"]))) for name in (DEV, TEST) if name in columns}
     if "data" in columns:
         missing = [part for part in (TEST, DEV) if part not in parts and not (part == TEST and DEV in parts)]
         total = len(read["data"].dataset)
         sizes = {part: min(round(HELD_OUT_SHARE * total), MOST_ROWS[part]) for part in missing}
-        splits = _divide("data", read, columns, sizes, seed)
+        splits = _divide("data", read, columns, sizes, seed, hold_out)
         parts |= {part: ("data", rows) for part, rows in splits.items()}
     if TEST not in parts:
-        halves = _divide(DEV, read, columns, {TEST: len(parts[DEV][1]) // 2}, seed)
+        halves = _divide(DEV, read, columns, {TEST: len(parts[DEV][1]) // 2}, seed, hold_out)
         parts |= {DEV: (DEV, halves[TRAIN]), TEST: (DEV, halves[TEST])}
     return parts
 
 
 def _divide(
-    source: str, read: Mapping[str, TrainingData], columns: Mapping[str, Columns], sizes: Mapping[str, int], seed: int
+    source: str,
+    read: Mapping[str, TrainingData],
+    columns: Mapping[str, Columns],
+    sizes: Mapping[str, int],
+    seed: int,
+    hold_out: str,
 ) -> dict[str, list[int]]:
     """Divide the rows of one set of data. Raises UserError if a part gets too few rows."""
     data, table = read[source], columns[source]
-    groups = groups_of(list(zip(*(table[name] for name in data.roles.sentences), strict=True)))
-    parts = divide(groups, table.get("class", [""] * len(groups)), sizes, seed)
+    texts, classes = [table[name] for name in data.roles.sentences], table.get(CLASS)
+    if hold_out == "classes":
+        groups = groups_of(list(zip(*texts, [f"\0{name}" for name in classes], strict=True)))
+        share = 0.5 if source == DEV else HELD_OUT_CLASSES
+        parts = divide_classes(groups, classes, dict.fromkeys(sizes, share), seed)
+    else:
+        groups = groups_of(list(zip(*texts, strict=True)))
+        parts = divide(groups, [""] * len(groups) if classes is None else classes, sizes, seed)
     part, rows = min(parts.items(), key=lambda item: len(item[1]))
     if len(rows) < LEAST_ITEMS:
         largest = int(np.bincount(groups).max())
@@ -253,6 +294,28 @@ def divide(groups: np.ndarray, classes: Sequence[str], held_out: Mapping[str, in
         room = (name for name, size in held_out.items() if len(parts[name]) + len(rows) <= size)
         parts[next(room, TRAIN)] += rows
     return {name: sorted(rows) for name, rows in parts.items()}
+
+
+def divide_classes(
+    groups: np.ndarray, classes: Sequence[str], held_out: Mapping[str, float], seed: int
+) -> dict[str, list[int]]:
+    """Return the sorted row numbers of each part as `divide` does, with all rows of a class in the same part.
+
+    Rows of a held-out part above `MOST_ROWS` are in no part; every class keeps about the same share of its rows.
+
+    Args:
+        groups: The group (N,) of each row. Classes that share a text are in the same group.
+        classes: The class of each row.
+        held_out: Name of a held-out part → share of the groups.
+    """
+    order = np.random.default_rng(seed).permutation(groups.max() + 1)
+    parts, start = {}, 0
+    for part, share in held_out.items():
+        end = start + round(share * len(order))
+        rows = np.flatnonzero(np.isin(groups, order[start:end]))
+        chosen = _in_order([classes[row] for row in rows], seed)[: MOST_ROWS[part]]
+        parts[part], start = sorted(rows[chosen].tolist()), end
+    return {**parts, TRAIN: np.flatnonzero(np.isin(groups, order[start:])).tolist()}
 
 
 def _in_order(classes: Sequence[str], seed: int) -> list[int]:

@@ -54,8 +54,9 @@ class Record:
         made_of: The facts that identify the adaptation.
         facts: Further facts to record.
 
-        The attribute `trials` contains the finished trial of each setting, by the number of the setting. The attribute
-            `seconds` is the total duration of all calls.
+    Attributes:
+        trials: The finished trial of each setting, by the number of the setting.
+        seconds: The total duration of all calls.
     """
 
     def __init__(self, folder: Path, made_of: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

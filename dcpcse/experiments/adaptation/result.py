@@ -70,7 +70,7 @@ def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, s
         "untouched": _points(estimate(scores, 0, LEVEL)),
         "adapted": _points(estimate(scores, 1, LEVEL)),
         "difference": {**_points(delta), "p": delta.p},
-        "covers": delta.covers(test.items),
+        "covers": delta.covers(test.resampled),
     }
 
 
@@ -108,15 +108,15 @@ def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]
         f"{delta['high']:+.2f}; {test['covers']})"
     )
     where = f"the adapted encoder is in {folder}" if result["kept"] else "no model is kept"
-    few = f"; only {plural(tried, 'setting')} fitted into the time: more {spell('minutes')} may find a gain"
     advice = {
         GAIN: where,
-        NO_GAIN: f"keep your encoder as it is; {where}{few if tried < FEW and result.get('untried') else ''}",
+        NO_GAIN: f"keep your encoder as it is; {where}",
         TOO_FEW: f"the test part has {result['items']}, and {LEAST_TO_TELL} are needed; {where}",
     }
+    few = f"; only {plural(tried, 'setting')} fitted into the time: more {spell('minutes')} may find a better one"
     return [
         shown,
         line,
         f"setting: {result['described']}; the best of {tried} on the dev part, after {plural(result['step'], 'step')}",
-        f"{result['verdict']}: {advice[result['verdict']]}",
+        f"{result['verdict']}: {advice[result['verdict']]}{few if tried < FEW and result.get('untried') else ''}",
     ]

@@ -18,7 +18,14 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.experiments.adaptation.encoder import load_untouched, representation_of, require_encoder_first
 from dcpcse.experiments.adaptation.measures import Measure, Outcome
-from dcpcse.experiments.adaptation.parts import HELD_OUT_SHARE, MOST_ROWS, Parts, read_parts
+from dcpcse.experiments.adaptation.parts import (
+    HELD_OUT_CLASSES,
+    HELD_OUT_SHARE,
+    HOLD_OUT,
+    MOST_ROWS,
+    Parts,
+    read_parts,
+)
 from dcpcse.experiments.adaptation.record import DONE, INTERRUPTED, RECORD, RUNNING, Record
 from dcpcse.experiments.adaptation.result import (
     GAIN,
@@ -72,6 +79,7 @@ class Request:
         minutes: Maximum duration of the call in minutes.
         seed: Seed of the division of the data, the trainings and the resamples.
         keep: Whether to keep the adapted model even if the verdict is not "gain".
+        hold_out: A value of `HOLD_OUT`.
         given: Options of train.py that the user chose for all settings.
         ray: Address of the Ray cluster on which the settings are tried; None: try them in this process.
         started: The value of `time.monotonic` at the start of the call.
@@ -85,6 +93,7 @@ class Request:
     minutes: float = 10.0
     seed: int = 42
     keep: bool = False
+    hold_out: str = HOLD_OUT[0]
     given: Options = field(default_factory=dict)
     ray: str | None = None
     show_progress: bool = True
@@ -104,9 +113,9 @@ def adapt_encoder(request: Request) -> Adaptation:
     require_room(folder)
     overrides = request.given
     documents = overrides.get("positive") == "next"
-    parts = read_parts(
-        request.data, request.dev, request.test, request.seed, overrides.get("cache_dir"), documents=documents
-    )
+    reading = {"documents": documents, "columns": overrides.get("columns"), "hold_out": request.hold_out}
+    data = request.data, request.dev, request.test
+    parts = read_parts(*data, request.seed, overrides.get("cache_dir"), **reading)
     settings = settings_of(parts.kind, overrides)
     untouched = load_untouched(request.encoder, overrides)
     record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
@@ -141,6 +150,8 @@ def _made_of(request: Request, parts: Parts, untouched: SentenceEncoder, setting
         "option of train.py": dict(request.given),
         "list of settings": settings,
     }
+    if request.hold_out != HOLD_OUT[0]:  # earlier versions do not record it
+        made_of["hold_out"] = request.hold_out
     return json.loads(json.dumps(made_of))
 
 
@@ -149,7 +160,10 @@ def _facts(request: Request, parts: Parts) -> dict[str, Any]:
         "encoder": request.encoder,
         "kind": parts.kind.name,
         "parts": dict(parts.sizes),
-        "held_out": {"share": HELD_OUT_SHARE, "most": dict(MOST_ROWS)},
+        "held_out": {
+            "share": HELD_OUT_CLASSES if request.hold_out == "classes" else HELD_OUT_SHARE,
+            "most": dict(MOST_ROWS),
+        },
         "measure": parts.dev.title,
     }
 
@@ -326,9 +340,12 @@ class _Search:
             yield _Unit(number, setting, tuple(self.record.trials.values()), self.budget.left)
 
     def _fits(self) -> bool:
-        """Return whether there is time for a complete trial. The first trial is always started."""
+        """Return whether there is time for half of a trial. The first trial is always started.
+
+        A trial whose time runs out is measured once more, so that its steps are not lost.
+        """
         paces = [trial.seconds / trial.steps for trial in self.record.trials.values() if trial.steps]
-        return self.budget.left > max(paces, default=0.0) * self.shared["max_steps"]
+        return self.budget.left > max(paces, default=0.0) * self.shared["max_steps"] / 2
 
     def _show(self, bar: tqdm, step: int) -> None:
         bar.set_postfix_str(f"step {step} of {self.shared['max_steps']}, {self._time_left()}", refresh=False)

@@ -40,8 +40,8 @@ def _lora(learning_rate: float, temperature: float) -> Options:
 
 SETTINGS = (
     _prompts(1e-2, 16, 0.1),
-    _prompts(3e-2, 16, 0.2),
     _lora(1e-3, 0.1),
+    _prompts(3e-2, 16, 0.2),
     _prompts(3e-3, 16, 0.2),
     _prompts(3e-2, 16, 0.05),
     _lora(3e-3, 0.05),
@@ -68,7 +68,7 @@ MEASURING: Options = {
 DECIDED = (
     *("model_name_or_path", "train_file", "output_dir", "preset", "seed", "data_seed", "init_from"),
     *("tokenizer_name", "config_name", "do_train", "do_eval", "num_train_epochs", "resume"),
-    *("resume_from_checkpoint", "overwrite_output_dir", "eval_pairs", "eval_labels", "eval_retrieval"),
+    *("resume_from_checkpoint", "overwrite_output_dir", "eval_pairs", "eval_labels", "eval_columns", "eval_retrieval"),
     *("eval_tasks", "eval_transfer", "eval_data_dir", "eval_delay", "eval_on_start", "custom_eval_data"),
     *("save_steps", "logging_strategy"),
     *("push_to_hub", "hub_model_id", *MEASURING),

@@ -199,9 +199,11 @@ def trainable(
             says that dcpcse adapt set the option.
         folder: A folder for temporary files.
     """
-    kinds = {_kind(setting): setting for setting in reversed(settings)}
+    kinds: dict[tuple[Any, Any], Options] = {}
+    for setting in settings:
+        kinds.setdefault(_kind(setting), setting)
     watch, errors = Watch(Budget(0.0), lambda step, score: False), {}
-    for kind, setting in reversed(kinds.items()):
+    for kind, setting in kinds.items():
         try:
             with quiet():
                 trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)

@@ -1,4 +1,4 @@
-"""Format the results as tables for the terminal, and as Markdown, CSV and JSON."""
+"""Format the results as tables for the terminal, and as Markdown, LaTeX, CSV and JSON."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from senteval.names import FAMILY_OF
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
 from dcpcse.experiments.reproduction.results import Cell, RowResult
 from dcpcse.utils.errors import plural
-from dcpcse.utils.tables import STYLES, make_table
+from dcpcse.utils.tables import STYLES, as_latex, make_table, mean_and_deviation
 
 
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
@@ -100,8 +100,7 @@ def _words(result: RowResult, last: str) -> list[str]:
 
 
 def _with_deviation(cell: Cell) -> str:
-    deviation = "" if cell.deviation is None else f" ± {_number(cell.deviation, cell)}"
-    return _number(cell.mean, cell) + deviation
+    return mean_and_deviation(cell.mean, cell.deviation, cell.digits)
 
 
 def _beside(value: float, published: float | None, cell: Cell, column: str) -> str:
@@ -142,6 +141,23 @@ def markdown(
     lines = [f"- `{name}`: `{command}`" for name, command in commands.items()]
     tables = result_table(results, baseline, STYLES.MARKDOWN)
     return "\n".join([tables, "", environment_line(environment), "", "Commands:", "", *lines, ""])
+
+
+def latex(results: Sequence[RowResult]) -> str:
+    """Return a LaTeX table for each published table, with mean ± standard deviation over seeds."""
+    tables = []
+    for name, members in groupby(results, key=lambda result: result.row.table):
+        members = list(members)
+        columns = members[0].row.columns
+        rows = [
+            [
+                result.row.label,
+                *(_with_deviation(result.cells[name]) if name in result.cells else "-" for name in columns),
+            ]
+            for result in members
+        ]
+        tables.append(f"% {name}: {members[0].row.shows}\n{as_latex(['row', *columns], rows)}")
+    return "\n".join(tables)
 
 
 def as_csv(results: Sequence[RowResult]) -> str:

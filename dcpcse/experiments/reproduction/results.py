@@ -188,11 +188,11 @@ def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) ->
     STS pairs or too few.
     """
     if not all((unit.folder / UNIT_SIMILARITIES).is_file() for unit in (*units, *baseline)):
-        raise ValueError("one of the two has no STS pairs")
+        raise ValueError("the row or its baseline has no STS pairs")
     theirs, ours = ([_similarities(unit) for unit in side] for side in (baseline, units))
     tasks = [name.removesuffix("/cosine") for name in ours[0] if name.endswith("/cosine")]
     if not tasks:
-        raise ValueError("one of the two has no STS pairs")
+        raise ValueError("the row or its baseline has no STS pairs")
     scores = []
     for number, task in enumerate(tasks):
         cosines = [np.stack([run[f"{task}/cosine"] for run in side]) for side in (theirs, ours)]

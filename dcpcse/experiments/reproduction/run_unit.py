@@ -119,7 +119,7 @@ def run_command(words: Sequence[str], log: Path, capture: bool = False) -> str:
         stdout = subprocess.PIPE if capture else file
         done = subprocess.run(command, stdout=stdout, stderr=file, check=False, encoding="utf-8")
     if done.returncode:
-        raise UserError(f"{words[0]} ended with {done.returncode}: {last_line(log)}")
+        raise UserError(f"{words[0]} ended with exit code {done.returncode}: {last_line(log)}")
     return done.stdout or ""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from dcpcse.data.checks import warn_of_format
-from dcpcse.data.text_file import TextFile
+from dcpcse.data.text_file import TextFile, write_column
 from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.tokenization import default_batch_size
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
@@ -21,7 +21,7 @@ from dcpcse.inference.file_encoding.formats import writer_for
 from dcpcse.inference.file_encoding.shards import Shards, parts_folder
 from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError, spell
-from dcpcse.utils.files import require_file, require_writable
+from dcpcse.utils.files import require_file, require_writable, staging_folder
 from dcpcse.utils.work_units import InProcess, Outcomes, workers
 
 
@@ -56,13 +56,15 @@ def encode_file(
 ) -> EncodedFile:
     """Encode every line of a UTF-8 text file and write the vectors to `args.output`, where row i is line i.
 
+    With `args.column`, the file is a table, and row i belongs to its row i.
+
     The vectors are the same as from `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is
     killed, the same call resumes the work and writes the same bytes. With several processes, the calling script needs
     `if __name__ == "__main__":`.
 
     Args:
         model: Output folder of train.py, Hugging Face folder or hub id.
-        file: The text file.
+        file: The text file, or the table.
         args: Options for the output file and for the processes.
         encoder: Options for loading the model. None: the defaults.
         show_progress: Whether to show a progress bar.
@@ -79,12 +81,10 @@ def encode_file(
     require_file(output, "output")
     for folder in (output.parent, parts_folder(output)):
         require_writable(folder, spell("output", output))
-    text = TextFile.read(file, args.chunk_size)
-    warn_of_format(text.path)
     # In records of outputs, False has always meant the setting of the model.
     options = EncodeOptions(**{**args.given(), "normalize": args.normalize or None, "show_progress": False})
     job = EncodeJob(model, encoder, options, args.dtype)
-    with workers(args.ray, args.num_processes, encoder.device) as team:
+    with _read_texts(file, args) as text, workers(args.ray, args.num_processes, encoder.device) as team:
         model = job.load(team.local)
         job, dimension = job.identify(model, team.type)
         if not isinstance(team, InProcess):
@@ -113,6 +113,20 @@ def encode_file(
             shards.folder.rmdir()
         encoded = sum(map(text.size, missing))
         return EncodedFile(output, text.lines, dimension, record["truncated"], encoded, time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def _read_texts(file: str | Path, args: EncodingArguments) -> Iterator[TextFile]:
+    """Read and check the text file, or a temporary text file with the texts of the chosen column of a table."""
+    if args.column is None:
+        text = TextFile.read(file, args.chunk_size, option="column")
+        warn_of_format(text.path)
+        yield text
+        return
+    # A text file, since chunks are read in any order, and vectors of a file that changes would not be of its texts.
+    with staging_folder(Path(f"{args.output}.text")) as folder:
+        write_column(file, args.column, folder / "column.txt")
+        yield TextFile.read(folder / "column.txt", args.chunk_size)
 
 
 ENCODER_OPTIONS = ("packing", "bf16")

@@ -266,7 +266,7 @@ class SentenceIndex:
         sentences, vectors = strings(sentences), matrix("vectors", vectors)
         if vectors.ndim == 0 or len(sentences) != len(vectors):
             raise UserError(
-                f"vectors of shape {vectors.shape} for {len(sentences)} sentences; give one row a sentence"
+                f"expected one vector per sentence ({len(sentences)}), found vectors of shape {vectors.shape}"
             )
         if not len(sentences):
             return
@@ -336,7 +336,7 @@ class SentenceIndex:
             limits = matrix("limits", limits).astype(np.float64)
             if limits.shape != vectors.shape[:1] or np.isnan(limits).any():
                 raise UserError(
-                    f"limits of shape {limits.shape} for vectors {vectors.shape}; give one number per query"
+                    f"expected one limit per query, found limits of shape {limits.shape} for vectors {vectors.shape}"
                 )
         if vectors.ndim and not len(vectors):
             return []
@@ -404,7 +404,7 @@ class SentenceIndex:
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)
         if rows.shape[1] != self.dimension:
-            raise UserError(f"vectors of size {rows.shape[1]}; the vectors of the index have size {self.dimension}")
+            raise UserError(f"expected vectors of size {self.dimension}, as in the index, found size {rows.shape[1]}")
         return rows
 
 
@@ -417,7 +417,7 @@ def require_backend(backend: str) -> None:
 
 
 def _not_one_row_each(vectors: np.ndarray, count: int) -> UserError:
-    return UserError(f"vectors of shape {vectors.shape} for {count} sentences; give one row a sentence")
+    return UserError(f"expected one vector per sentence ({count}), found vectors of shape {vectors.shape}")
 
 
 def _recorded(options: CosineOptions, query_prompt: str | None) -> dict[str, Any]:
@@ -489,7 +489,7 @@ def _read_vectors(
     for name in sorted({*made_with, *requested} - {"max_length"}):
         if made_with.get(name) != requested.get(name):
             was, now = (f"{name} {of[name]}" if name in of else f"no {name}" for of in (made_with, requested))
-            again = "encode it with --prompt_name document" if name == "prompt_text" else "give the same"
+            again = "encode it with --prompt_name document" if name == "prompt_text" else "give the same option"
             raise UserError(f"{path} was made with {was}, and {now} is given for the index; {again}")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")

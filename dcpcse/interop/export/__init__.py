@@ -56,10 +56,10 @@ class ExportFormat:
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
         """Return the model to export, with its LoRA adapter merged if `merges` is set.
 
-        Adapters of half-precision encoders are not merged, since the merged weights would be rounded.
+        The weights of the given model are then converted to float32, since the merged weights would be rounded in half
+        precision.
         """
-        mergeable = self.merges and model.encoder.lora is not None and model.encoder.dtype_name == "float32"
-        return model.merged() if mergeable else model
+        return model.float().merged() if self.merges and model.encoder.lora is not None else model
 
     def require_packages(self) -> None:
         """Raise UserError if required packages are not installed."""
@@ -162,7 +162,8 @@ def export(
 def _probes(model: "SentenceEncoder") -> list[str]:
     """Return test sentences that reveal differences in tokenization, such as an empty and a very long sentence."""
     marks = f'"No {model.tokenizer.mask_token}"? (She said: twice!)'
-    return ["A man is playing a flute.", "Rain fell", "", marks, "rain " * min(model.encoder.max_tokens, 600)]
+    empty = [""] if model.tokenizer("")["input_ids"] else []  # other libraries have no vector for a text of no tokens
+    return ["A man is playing a flute.", "Rain fell", *empty, marks, "rain " * min(model.encoder.max_tokens, 600)]
 
 
 def _others(model: "SentenceEncoder", refused: str) -> str:

@@ -29,7 +29,7 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     if model.templates:
         reasons.append("it uses a template")
     elif model.pooling not in SentenceModules.POOLINGS:
-        reasons.append(f"its pooling, {model.pooling}, is neither [CLS] nor the mean of the last layer")
+        reasons.append(f"its pooling, {model.pooling}, is none of {', '.join(SentenceModules.POOLINGS)}")
     if model.head_at_inference and not isinstance(model.head, TanhMLP):
         reasons.append("its head at inference is not a tanh MLP")
     elif needs_other_pooler(model):

@@ -35,6 +35,10 @@ POOLING_CODE = {
         "(output.last_hidden_state * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)",
         lambda output, mask: (output.last_hidden_state * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True),
     ),
+    "lasttoken": Pooling(  # of texts that are padded on either side
+        "output.last_hidden_state[range(len(mask)), mask.cumsum(1).argmax(1)]",
+        lambda output, mask: output.last_hidden_state[range(len(mask)), mask.cumsum(1).argmax(1)],
+    ),
     "pooler": Pooling("output.pooler_output", lambda output, mask: output.pooler_output),
 }
 
@@ -49,6 +53,14 @@ def needs_other_pooler(model: SentenceEncoder) -> bool:
     return model.head_at_inference and model.source.model_type not in WITH_POOLER
 
 
+def _padding(model: SentenceEncoder) -> dict[str, str]:
+    """Return the arguments with which the tokenizer of a model pads on the right.
+
+    In transformers, padding on the left shifts the positions of a text. With prompts, the vectors would differ.
+    """
+    return {} if model.tokenizer.padding_side == "right" else {"padding_side": "right"}
+
+
 def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Sequence[str]) -> np.ndarray:
     """Encode one batch of sentences with the steps that `write_page` shows, and return the embeddings (N, H).
 
@@ -58,7 +70,7 @@ def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Se
         folder: The exported folder.
         sentences: N sentences.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **_padding(model))
     texts = [model.text_prefix + sentence for sentence in sentences]
     batch = tokenizer(texts, padding=True, truncation=True, max_length=model.max_tokens, return_tensors="pt")
     mask = batch["attention_mask"]
@@ -80,13 +92,14 @@ def write_page(
         load: Code that loads the model.
         note: Text before the code.
     """
+    side = "".join(f", {name}={value!r}" for name, value in _padding(model).items())
     lines = [
         *("---", f"library_name: {library}", "---", f"# Sentence embeddings ({model.method or 'DCPCSE'})", ""),
         *(note, "", "```python", *imports, "", 'FOLDER = "."  # the folder of this README'),
         'sentences = ["A man is playing a flute.", "Rain fell."]',
         *([f"sentences = [{model.text_prefix!r} + text for text in sentences]"] if model.text_prefix else []),
         *([f"# Named prompts, to be put before the sentences: {model.prompts}"] if model.prompts else []),
-        "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
+        f"tokenizer = AutoTokenizer.from_pretrained(FOLDER{side})",
         f"model = {load}.eval()",
         f'options = {{"padding": True, "truncation": True, "max_length": {model.max_tokens}}}',
         'batch = tokenizer(sentences, return_tensors="pt", **options)',

@@ -77,11 +77,14 @@ class Guards:
         self.nothing_to_learn.look(number, settings["weights"], has_gradient=has_gradient)
 
     def flush(self) -> None:
-        """Raise UserError if any step so far was not finite. Called before logging, evaluation and saving."""
+        """Raise UserError if the loss or gradient of any step so far is not finite.
+
+        Called before logging, evaluation and saving.
+        """
         self.finite.flush()
 
     def before_saving(self, step: int) -> None:
-        """Raise UserError if a step so far, or a weight that would be saved, is not finite."""
+        """Raise UserError if the loss or gradient of any step so far, or a weight to be saved, is not finite."""
         self.flush()
         head = self.method.model.head
         buffers = {} if head is None else {f"head.{name}": buffer for name, buffer in head.named_buffers()}

@@ -90,7 +90,7 @@ class _LoggedFigures:
         return (1 - self.own) / self.room
 
     def is_narrow(self, best: float) -> bool:
-        """Return whether the rank is far below the best rank; if random pairs are close, half of it is enough."""
+        """Return whether the rank is at most `ONE_LINE`, best / 4 or, if random pairs are close, best / 2."""
         together = self.others >= NARROW and self.rank <= best / 2
         return together or self.rank <= max(best / 4, ONE_LINE)
 
