@@ -1,7 +1,7 @@
 """`dcpcse.load`, which loads every kind of encoder."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.loading import CheckpointArguments, load_model
-from dcpcse.utils.arguments import known_arguments, path, string, truth_value, whole_number
+from dcpcse.utils.arguments import known_arguments, named_texts, path, string, truth_value, whole_number
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, parameter_names
 
@@ -26,6 +26,7 @@ def load(
     pooler: str | None = None,
     template: str | None = None,
     prompt: str | None = None,
+    prompts: Mapping[str, str] | None = None,
     final_period: bool | None = None,
     denoise: bool | None = None,
     normalize: bool | None = None,
@@ -67,6 +68,7 @@ def load(
             folder. For a sentence-transformers folder, it replaces all modules after the encoder.
         template: The template into which sentences are inserted. None: the template of the folder, if there is one.
         prompt: Text before each sentence, or "" for no text. None: as recorded in the folder.
+        prompts: Further prompts by name, for `encode(..., prompt_name=...)`, in addition to those of the folder.
         final_period: Whether a full stop is added to sentences. None: as recorded in the folder.
         denoise: Whether the vector of the empty template is subtracted. None: as recorded in the folder.
         normalize: Whether vectors are scaled to unit length. None: as recorded in the folder.
@@ -103,6 +105,7 @@ def load(
     arguments = EncoderArguments(
         pooler_type=pooler,
         template=template,
+        prompts=None if prompts is None else named_texts("prompts", prompts),
         denoise=denoise,
         final_period=final_period,
         base=base,

@@ -90,6 +90,7 @@ class ViewCollator:
         *,
         templates: Sequence[TokenTemplate] = (),
         prefix: str = "",
+        prompts: Mapping[str, str] | None = None,
         width: int = 0,
         pad_to_max_length: bool = False,
         seed: int = 0,
@@ -102,6 +103,7 @@ class ViewCollator:
                 number of tokens of the sentence alone.
             templates: The templates that the views refer to by index.
             prefix: The text before each sentence without a template.
+            prompts: The text before the sentences of a column, by its role. Other columns have `prefix`.
             width: The size of the embedding layer's output, which augmentations need.
             seed: The seed of augmentations, and of the choice among several templates of a view.
             guides: The encoder of each guide, by the name of the guide. The batch also contains the token ids of the
@@ -110,8 +112,8 @@ class ViewCollator:
         self.tokenizer = tokenizer
         self.views = tuple(views)
         self.templates = tuple(templates) if any(view.templates for view in self.views) else ()
-        self.prefix = prefix
-        self.prefix_ids = tokenizer(prefix.rstrip(), add_special_tokens=False)["input_ids"] if prefix else []
+        roles = {view.column: view.column.partition("_")[0] for view in self.views}
+        self.prompts = {column: (prompts or {}).get(role, prefix) for column, role in roles.items()}
         self.width = width
         # The ids before and after a sentence: of each template, or the special tokens.
         self.surroundings = [(item.before, item.after) for item in self.templates] or [frame(tokenizer)]
@@ -148,7 +150,7 @@ class ViewCollator:
 
     def _way(self, view: View, index: int) -> Tokenization:
         """Return how the sentences of a view are tokenised for one of its templates."""
-        lead = self.prefix
+        lead = self.prompts[view.column]
         if self.templates:
             lead = self.templates[index].lead if view.blank else ""
         limit = WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.room
@@ -225,7 +227,8 @@ class ViewCollator:
         The tokens of the text before each sentence are not changed.
         """
         edited, cuts = [], []
-        offset = len(self.prefix_ids)
+        prompt = self.prompts[view.column]
+        offset = len(self.tokenizer(prompt.rstrip(), add_special_tokens=False)["input_ids"]) if prompt else 0
         epochs, rows = examples.values(EPOCH_KEY), examples.values(ROW_KEY)
         for epoch, row, content in zip(epochs, rows, ids.lists(), strict=True):
             cut = None

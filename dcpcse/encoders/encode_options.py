@@ -29,12 +29,41 @@ FEW_EMBEDDINGS = "precision %s: the ranges are those of %d embeddings only; give
 SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
 
 
+PROMPT_ROLES: Mapping[str, Sequence[str]] = {"query": ["query"], "document": ["document", "passage", "corpus"]}
+"""Role of texts in a search → names of the prompts for them."""
+
+
+def prompt_of(prompts: Mapping[str, str], default: str, name: str | None) -> str:
+    """Return the text of a prompt.
+
+    The name document also means a prompt with the name passage or corpus, as in sentence-transformers. A model without
+    a prompt for queries or documents encodes them with its default prompt.
+
+    Args:
+        prompts: Name → text.
+        default: The text of the default prompt.
+        name: The name, also one of `PROMPT_ROLES`. None: the default prompt.
+
+    Raises:
+        UserError: If there is no such prompt.
+    """
+    if name is None:
+        return default
+    texts = [prompts[other] for other in PROMPT_ROLES.get(name, [name]) if other in prompts]
+    if not texts and name not in PROMPT_ROLES:
+        known = ", ".join(dict.fromkeys([*prompts, *PROMPT_ROLES]))
+        raise UserError(f"the model has no prompt {name!r:.60}; choose from {known}")
+    return next(filter(None, texts), "" if texts else default)
+
+
 class CommonKeywords(TypedDict, total=False):
     """The keywords that all functions have. A new option is added here."""
 
     max_length: int | None
     without: Collection[int]
     show_progress: bool
+    prompt_name: str | None
+    prompt_text: str | None
 
 
 class FurtherKeywords(CommonKeywords, total=False):
@@ -86,6 +115,9 @@ class EncodeOptions(Options):
         truncate_dim: Shorten vectors to this number of first values, before scaling. None: all values.
         without: Ids of tokens to remove from all texts. Special tokens are not removed.
         show_progress: Whether to show a progress bar.
+        prompt_name: Name of the prompt of the model (`prompt_of`), a text that is put before each text. None: the
+            default prompt of the model.
+        prompt_text: Text that is put before each text, instead of a prompt of the model.
     """
 
     _argument_group_name = "encoding"
@@ -105,9 +137,15 @@ class EncodeOptions(Options):
     )
     without: Any = option((), "Token ids to remove.", python_only=True)
     show_progress: bool = option(False, "Show a progress bar.", python_only=True)
+    prompt_name: str | None = option(
+        None, "Name of the prompt before each text, such as query or document. Default: the model's default prompt."
+    )
+    prompt_text: str | None = option(None, "Text before each text.", python_only=True, text=True)
 
     def check(self) -> None:
-        """Raise OptionError unless `without` contains token ids."""
+        """Raise OptionError unless `without` contains token ids, or if there are both a prompt's name and a text."""
+        if self.prompt_name is not None and self.prompt_text is not None:
+            raise OptionError("prompt_text", self.prompt_text, "takes the place of prompt_name", "give one of them")
         ids = self.without
         if not isinstance(ids, list | tuple | set | frozenset | range | np.ndarray) or np.ndim(ids) > 1:
             raise OptionError("without", ids, "must be a list of token ids")
@@ -140,6 +178,22 @@ class EncodeOptions(Options):
         for name, value in self.recorded().items():
             if value != known.get(name):
                 yield name, value, known.get(name)
+
+    def prompt(self, model: Any) -> str:
+        """Return the text before each text, for a model with `prompt_text`."""
+        return model.prompt_text(self.prompt_name) if self.prompt_text is None else self.prompt_text
+
+    def with_prompt(self, model: Any, role: str | None = None) -> Self:
+        """Return the options with the text of the prompt in place of its name. Records then contain the text.
+
+        Args:
+            model: The model. The options are returned unchanged for an object without `prompt_text`.
+            role: The name of the prompt for a model with named prompts, if the options have none.
+        """
+        name = self.prompt_name or (role if getattr(model, "prompts", None) else None)
+        if name is None or self.prompt_text is not None or not hasattr(model, "prompt_text"):
+            return self
+        return replace(self, prompt_name=None, prompt_text=model.prompt_text(name))
 
     def require_only(self, names: Collection[str], what: str) -> None:
         """Raise OptionError if a given option is not in `names`.

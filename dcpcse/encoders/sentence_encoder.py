@@ -19,7 +19,12 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
-from dcpcse.encoders.encode_options import EncodeOptions, PrecisionOptions, SentenceTransformersKeywords
+from dcpcse.encoders.encode_options import (
+    EncodeOptions,
+    PrecisionOptions,
+    SentenceTransformersKeywords,
+    prompt_of,
+)
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
@@ -46,7 +51,7 @@ from dcpcse.encoders.prompt_support import is_causal, peft_config
 from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.model_folder import SentenceModules, TunedBackbone, read_backbone
+from dcpcse.encoders.storage.model_folder import PROMPT_NAMES, SentenceModules, TunedBackbone, read_backbone
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate, missing_cls
 from dcpcse.encoders.tokenization import TokenizedTexts
@@ -90,7 +95,8 @@ class SentenceEncoder(nn.Module):
         final_period: Whether `encode` adds a period to sentences that do not end with punctuation.
         normalize: Whether embeddings are scaled to unit length at inference.
         max_length: Number of tokens to which `encode` truncates texts by default. None: the encoder's maximum.
-        text_prefix: Text that is put before each sentence, in training and at inference.
+        text_prefix: The default prompt: text that is put before each sentence, in training and at inference.
+        prompts: Further prompts by name, which `encode(..., prompt_name=...)` uses in place of the default prompt.
         method: Name of the training method, recorded in the folder.
         arguments: Options of the training method, recorded in the folder.
 
@@ -120,6 +126,7 @@ class SentenceEncoder(nn.Module):
         normalize: bool = False,
         max_length: int | None = None,
         text_prefix: str = "",
+        prompts: Mapping[str, str] | None = None,
         method: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
@@ -139,6 +146,7 @@ class SentenceEncoder(nn.Module):
             self.require_length(max_length)
         self.max_length = max_length
         self.text_prefix = text_prefix
+        self.prompts = dict(prompts or {})
         self.method = method
         self.arguments = dict(arguments or {})
         self._told_sizes: set[int] = set()
@@ -367,6 +375,8 @@ class SentenceEncoder(nn.Module):
                 binary or ubinary for codes (N, ceil(H / 8)) of eight signs per byte, as in sentence-transformers.
                 `calibration`: for int8 and uint8, texts or ranges (2, H) that determine the codes. By default, the
                 ranges are those of the given sentences, so that codes of different calls are not comparable.
+                `prompt_name`: name of the prompt before each sentence, such as query or document (`prompt_of`).
+                `prompt_text`: text before each sentence, instead of a prompt.
                 As in sentence-transformers, `normalize_embeddings` and `show_progress_bar` can be given instead of
                 `normalize` and `show_progress`.
 
@@ -408,16 +418,21 @@ class SentenceEncoder(nn.Module):
         """
         wanted = self.max_tokens if options.max_length is None else options.max_length
         self.require_length(wanted)
+        prompt = options.prompt(self)
         if not len(sentences):
             return TokenizedTexts([], 0)
-        if self.text_prefix:
-            sentences = [self.text_prefix + sentence for sentence in sentences]
+        if prompt:
+            sentences = [prompt + sentence for sentence in sentences]
         texts = tokenization.tokenize_texts(
             self.tokenizer, self.template, sentences, wanted, options.without, final_period=self.final_period
         )
         if texts.truncated and options.max_length is None:
             logger.warning(tokenization.CUT_WARNING, texts.truncated, len(texts), wanted)
         return texts
+
+    def prompt_text(self, name: str | None) -> str:
+        """Return the text of a prompt of this model (see `prompt_of`)."""
+        return prompt_of(self.prompts, self.text_prefix, name)
 
     def require_length(self, max_length: int) -> None:
         """Raise UserError if `max_length` leaves no room for text or exceeds the encoder's positions."""
@@ -500,6 +515,7 @@ class SentenceEncoder(nn.Module):
             **({"normalize": True} if self.normalize else {}),
             **({} if self.max_length is None else {"max_length": self.max_length}),
             **({"text_prefix": self.text_prefix} if self.text_prefix else {}),
+            **({"prompts": self.prompts} if self.prompts else {}),
             **self.encoder.record(),
             **self.preprocessing_record(),
             "base": asdict(self.source),
@@ -599,6 +615,7 @@ class SentenceEncoder(nn.Module):
             normalize=record.get("normalize", False),
             max_length=record.get("max_length"),
             text_prefix=record.get("text_prefix") or "",
+            prompts=record.get("prompts"),
             method=record["method"],
             arguments=record.get("arguments"),
         )
@@ -706,8 +723,22 @@ class SentenceEncoder(nn.Module):
             dense_at_inference=self.head_at_inference,
             max_tokens=self.max_tokens,
             normalize=self.normalize,
-            prompt=self.text_prefix,
+            prompts=self.prompt_settings(),
         )
+
+    def prompt_settings(self) -> dict[str, Any]:
+        """Return the prompts as sentence-transformers records them: `prompts` and `default_prompt_name`; {} if none.
+
+        If the default prompt has no name, the names are `PROMPT_NAMES`.
+        """
+        default, named = self.text_prefix, dict(self.prompts)
+        if not default:
+            return {"prompts": named, "default_prompt_name": None} if named else {}
+        name = next((name for name, text in named.items() if text == default), PROMPT_NAMES[0])
+        return {
+            "prompts": {**dict.fromkeys((name, *PROMPT_NAMES[1:]), default), **named, name: default},
+            "default_prompt_name": name,
+        }
 
     def _peft_config(self) -> dict[str, Any] | None:
         """Return peft's adapter_config.json for LoRA, or for prompts if peft alone computes the same [CLS] vectors."""

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 import senteval
 from senteval import Evaluation, Progress, Result, Suite
+from senteval.beir import LoadedBeir
 from senteval.embeddings import CHUNK
 from tqdm.auto import tqdm
 
@@ -101,10 +102,14 @@ def evaluate_sizes(
         UserError: If a size is larger than the size of the model's embeddings.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
-    show_progress, options = options.show_progress, replace(options, show_progress=False)
+    show_progress, options = options.show_progress, replace(options, show_progress=False).with_prompt(model)
+    suite, options, complete = _prompted(model, suite, options)
 
     def work(encode: EncodeFunction) -> Evaluation:
-        with cached_encode(encode, model, cache_dir, options) as cached, _ProgressBars(show_progress) as bars:
+        encode_with_cache = cached_encode(encode, model, cache_dir, options)
+        encode = complete(encode)
+        with encode_with_cache as cached, _ProgressBars(show_progress) as bars:
+            cached = complete(cached)
             has_inside = fitting is None and isinstance(model, SentenceEncoder)
             inside = _ModelAccess(model, partial(encode, truncate_dim=sizes[0]), bars) if has_inside else None
             chunk = CHUNK if model.device.type == "cpu" else GPU_CHUNK
@@ -121,6 +126,35 @@ def evaluate_sizes(
             return evaluations
 
     return run_on_rank_zero(partial(model.encode, **options.given()), work)
+
+
+def _prompted(
+    model: SentenceEncoder | ForeignEncoder, suite: Suite, options: EncodeOptions
+) -> tuple[Suite, EncodeOptions, Callable[[EncodeFunction], EncodeFunction]]:
+    """Put the prompts of a model before the queries and documents of retrieval tasks, if it has named prompts.
+
+    Return the suite, the options with which complete texts are encoded, and a function that changes an encode
+    function: it then puts the prompt of the options before the texts of other tasks.
+    """
+    retrieval = {name: loaded.task for name, loaded in suite.tasks.items() if isinstance(loaded, LoadedBeir)}
+    if not (retrieval and isinstance(model, SentenceEncoder) and model.prompts):
+        return suite, options, lambda encode: encode
+    prompt, tasks, completed = options.prompt(model), dict(suite.tasks), set()
+    for name, task in retrieval.items():
+        parts = {}
+        for part, role in {"queries": "query", "documents": "document"}.items():
+            texts = getattr(task, part)
+            parts[part] = replace(texts, texts=[model.prompt_text(role) + text for text in texts.texts])
+            completed.update(parts[part].texts)
+        tasks[name] = LoadedBeir(replace(task, **parts))
+
+    def complete(encode: EncodeFunction) -> EncodeFunction:
+        def encode_complete(texts: list[str], **how: Any) -> np.ndarray:
+            return encode([text if text in completed else prompt + text for text in texts], **how)
+
+        return encode_complete
+
+    return replace(suite, tasks=tasks), replace(options, prompt_text=""), complete
 
 
 def shortening(

@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
@@ -14,17 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
+from dcpcse.encoders.encode_options import PROMPT_ROLES, EncodeKeywords, EncodeOptions
 from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.manifest import MODULES, is_model_folder
-from dcpcse.encoders.storage.st_modules import MODEL_CONFIG, read_modules, read_pooling_settings
 from dcpcse.evaluation.evaluator import shortening
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean, spell
 from dcpcse.utils.packages import not_installed
-from dcpcse.utils.parsing import parse_yaml, read_json, read_text
+from dcpcse.utils.parsing import parse_yaml, read_text
 from dcpcse.utils.run_files import RUN_FILE, read_options
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
@@ -53,8 +51,7 @@ class MTEBEncoder:
         model: A model returned by `dcpcse.load`, or a `ForeignEncoder`.
         encode: A function that returns the model's embeddings, for example from a cache. None: `model.encode`.
         prompts: Name as in mteb → prompt, the text that precedes each text of a task (see `read_prompts`). A prompt
-            replaces the model's default prompt. None: use the prompts in the sentence-transformers settings of the
-            folder.
+            replaces the model's default prompt. None: the named prompts of the model.
         folder: The local folder of the model. The run record in this folder names the training data.
         options: Options of `SentenceEncoder.encode`, such as truncate_dim. If mteb passes a batch_size, it takes
             precedence.
@@ -72,19 +69,19 @@ class MTEBEncoder:
         folder: str | Path | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> None:
-        self.model, self.options = model, EncodeOptions(**options)
+        self.model, self.options = model, EncodeOptions(**options).with_prompt(model)
         if isinstance(model, SentenceEncoder):
             model.require_size(self.options)
         self.folder = None if folder is None else Path(folder)
-        if prompts is None:
-            foreign = self.folder is not None and not is_model_folder(self.folder)
-            prompts = folder_prompts(self.folder) if foreign else {}
-        self.prompts = dict(prompts)
-        whole = replace(self.options, truncate_dim=None)  # the embeddings, which may be cached, are shortened later
-        self.encode_texts = encode or partial(model.encode, **whole.given())
+        self.prompts = model_prompts(model) if prompts is None else dict(prompts)
+        self.whole = replace(self.options, truncate_dim=None)
+        """The options of the embeddings, which may be cached and are shortened later."""
+        if self.prompts and isinstance(model, SentenceEncoder):
+            self.whole = replace(self.whole, prompt_text="")  # the texts are complete
+        self.encode_texts = encode or partial(model.encode, **self.whole.given())
         self.errors: list[Exception] = []
         """The errors that the model raised. Errors that mteb raised are not included."""
-        self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
+        self._prefix = self.options.prompt(model) if isinstance(model, SentenceEncoder) else ""
         self._shorten = shortening(model, self.options)
 
     @property
@@ -133,10 +130,8 @@ class MTEBEncoder:
         if self.prompts:
             prompt = prompt_of(self.prompts, task_metadata, prompt_type)
             prefix = self._prefix if prompt is None else prompt
-            with without_prefix(self.model):
-                vectors = self.encode_texts([prefix + text for text in texts], **kwargs)
-        else:
-            vectors = self.encode_texts(texts, **kwargs)
+            texts = [prefix + text for text in texts]
+        vectors = self.encode_texts(texts, **kwargs)
         _require_finite(texts, vectors)
         return vectors if self._shorten is None else self._shorten(vectors)
 
@@ -226,28 +221,18 @@ def read_prompts(path: str | Path) -> dict[str, str]:
     return prompts
 
 
-def folder_prompts(folder: Path) -> dict[str, str]:
-    """Return the prompts in the sentence-transformers settings of a model folder; an empty dict if there are none.
+def model_prompts(model: Any) -> dict[str, str]:
+    """Return the prompts of a model for the names that mteb knows; an empty dict if the model has no named prompts.
 
-    Names that mteb does not know are left out, with a log line. Raises UserError if the settings exclude the prompt
-    tokens from the pooling, which is not supported.
+    Names that mteb does not know are left out, with a log line.
     """
-    path = folder / MODEL_CONFIG
-    config = read_json(path) if path.is_file() else {}
-    prompts = config.get("prompts") if isinstance(config, dict) else None
-    if not isinstance(prompts, dict):
-        return {}
-    prompts = {name: text for name, text in prompts.items() if isinstance(text, str)}
-    if not any(prompts.values()):
+    if not isinstance(model, SentenceEncoder) or not model.prompts:
         return {}
     known = _known_names()
-    used = {name: text for name, text in prompts.items() if name in known}
-    if unused := sorted(set(prompts) - set(used)):
-        notify(f"{path}: the prompts {', '.join(unused)} do not have the name of an MTEB task and are not used")
-    if (folder / MODULES).is_file():
-        read_pooling_settings(folder, read_modules(folder), prefix=next(filter(None, prompts.values())))
-    # As in sentence-transformers, the default prompt precedes neither queries nor documents.
-    return {"query": "", "document": "", **used}
+    roles = {role: model.prompt_text(role) for role in PROMPT_ROLES}
+    if unused := sorted(model.prompts.keys() - known - {*chain(*PROMPT_ROLES.values())}):
+        notify(f"the prompts {', '.join(unused)} do not have the name of an MTEB task and are not used")
+    return {name: text for name, text in model.prompts.items() if name in known} | roles
 
 
 def prompt_of(prompts: Mapping[str, str], metadata: Any, prompt_type: Any) -> str | None:
@@ -272,19 +257,6 @@ def prompt_of(prompts: Mapping[str, str], metadata: Any, prompt_type: Any) -> st
     if not (instruction := _instruction(metadata, prompt_type)):
         raise UserError(f"mteb has no instruction for {metadata.name}; give it a prompt without {INSTRUCTION}")
     return prompt.replace(INSTRUCTION, instruction)
-
-
-@contextmanager
-def without_prefix(model: Any) -> Iterator[None]:
-    """Let a model encode texts without its default prompt within the context."""
-    if not isinstance(model, SentenceEncoder):
-        yield
-        return
-    before, model.text_prefix = model.text_prefix, ""
-    try:
-        yield
-    finally:
-        model.text_prefix = before
 
 
 def _instruction(metadata: Any, prompt_type: Any) -> str:

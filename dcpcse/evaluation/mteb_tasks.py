@@ -28,7 +28,7 @@ from dcpcse.evaluation.arguments import MULTILINGUAL, MULTILINGUAL_TASKS
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.evaluator import cached_encode
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
-from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb, without_prefix
+from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
 from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes, part_names, scores_of_parts
 from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_main_process
@@ -326,7 +326,7 @@ def evaluate_mteb_tasks(
             "out"
         )
     encoder = MTEBEncoder(model, prompts=prompts, folder=folder, **options)
-    size, whole = encoder.options.truncate_dim, replace(encoder.options, truncate_dim=None)
+    size, whole = encoder.options.truncate_dim, replace(encoder.whole)
     if results_dir is not None:
         _require_no_loss(tasks, encoder, results_dir)
 
@@ -343,9 +343,7 @@ def evaluate_mteb_tasks(
         return results, seconds
 
     whole.show_progress = whole.show_progress and is_main_process()
-    # All processes and the cache get complete texts, with prompts instead of the model's default prompt.
-    with without_prefix(model) if encoder.prompts else nullcontext():
-        return run_on_rank_zero(partial(model.encode, **whole.given()), work)
+    return run_on_rank_zero(partial(model.encode, **whole.given()), work)
 
 
 def _require_no_loss(tasks: MtebTasks, encoder: MTEBEncoder, results_dir: str | Path) -> None:

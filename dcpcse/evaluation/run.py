@@ -73,7 +73,7 @@ class Plan:
     def head(self, model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
         """Return the part of the JSON file that does not depend on scores (see `head_of`)."""
         head = head_of(model, self.args.mode, self.suite.settings, self.fitting)
-        return head | described(self.args.options)
+        return head | described(self.args.options.with_prompt(model))
 
 
 def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:

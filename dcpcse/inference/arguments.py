@@ -35,6 +35,13 @@ class EncoderArguments(Options):
         "default prompt of its config_sentence_transformers.json.",
         text=True,
     )
+    prompts: list[str] | None = option(
+        None,
+        "Named prompts, such as query='query: ' document='passage: ', in addition to those of the folder. "
+        "--prompt_name chooses one; searches use query and document.",
+        named=True,
+        text=True,
+    )
     denoise: bool | None = flag(
         "Subtract the [MASK] vector of the template alone, at the positions of the full input. Default: as recorded "
         "in the model folder; not for other encoders."

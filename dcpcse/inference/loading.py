@@ -21,7 +21,7 @@ from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpo
 from dcpcse.inference.public_checkpoints.choices import Choices
 from dcpcse.inference.public_checkpoints.read import checkpoint_folder, find_checkpoint, read_checkpoint
 from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_modules
-from dcpcse.utils.arguments import location
+from dcpcse.utils.arguments import location, texts_by_name
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, uses_kernels
 from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
@@ -97,6 +97,7 @@ def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEnco
     model.bf16 = args.bf16
     if args.prompt is not None:
         model.text_prefix = args.prompt
+    model.prompts |= texts_by_name(args.prompts)
     return model
 
 
@@ -231,7 +232,7 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
     model = _represented(name if hub.is_hub_id(name) else str(folder.encoder), args, options)
     folder.prepare_tokenizer(model.tokenizer)
     if args.template is None:
-        model.text_prefix = folder.texts.prefix
+        model.text_prefix, model.prompts = folder.texts.prefix, folder.prompts
     folder.limit_length(model)
     if asked:
         notify(f"representation: {model.pooling} instead of the pooling in {MODULES}; its other settings are used")

@@ -23,7 +23,7 @@ from dcpcse.encoders.storage.st_modules import (
     read_pooling_settings,
     read_text_settings,
 )
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.tensor_files import load_pickle, load_tensors, require_same_tensors
 
@@ -92,6 +92,16 @@ class SentenceFolder:
         """Settings of the modules after the encoder. Raises UserError if a setting cannot be reproduced."""
         return read_pooling_settings(self.folder, self.modules, self.texts.prefix)
 
+    @cached_property
+    def prompts(self) -> dict[str, str]:
+        """The named prompts. {}, with a warning, if the pooling leaves out their tokens, which is not supported."""
+        if self.texts.prompts and not self.pooling.include_prompt:
+            warn(
+                f"{self.folder}: its prompts are not used, since its pooling leaves out their tokens (include_prompt)"
+            )
+            return {}
+        return dict(self.texts.prompts)
+
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Make a tokenizer convert texts to lower case if the folder has this setting."""
         if self.texts.lower_case:
@@ -143,6 +153,7 @@ def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
     model.normalize = after.normalize
     parts = [str(after), f"at most {model.max_tokens} tokens"]
     parts += [f"after the text {model.text_prefix!r}"] if model.text_prefix else []
+    parts += [f"prompts {', '.join(model.prompts)}"] if model.prompts else []
     notify(f"representation: {', '.join(parts)}, as {MODULES} says")
 
 

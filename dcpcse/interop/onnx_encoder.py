@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,7 +10,7 @@ import numpy as np
 from huggingface_hub.dataclasses import strict
 from tqdm.auto import tqdm
 
-from dcpcse.encoders.encode_options import EncodeOptions, PrecisionKeywords, PrecisionOptions
+from dcpcse.encoders.encode_options import PrecisionKeywords, PrecisionOptions, prompt_of
 from dcpcse.encoders.templates import with_final_period
 from dcpcse.encoders.tokenization import CUT_WARNING, batches
 from dcpcse.encoders.truncation import truncated_ids
@@ -25,6 +25,12 @@ ONNX_FORMAT = 1
 GRAPH, TOKENIZER, SETTINGS = "model.onnx", "tokenizer.json", "encoder.json"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 
+OPTIONS = (
+    *("batch_size", "normalize", "max_length", "truncate_dim", "show_progress", "prompt_name", "prompt_text"),
+    *("precision", "calibration"),
+)
+"""Names of the options of `PrecisionOptions` that `OnnxEncoder` has."""
+
 TOKENS_PER_BATCH = 2_048
 """Maximum number of tokens in a batch."""
 
@@ -35,6 +41,7 @@ class _TextSettings:
     final_period: bool
     strip: bool
     prepend: str
+    prompts: dict[str, str] = field(default_factory=dict)
 
 
 @strict
@@ -75,6 +82,7 @@ class OnnxEncoder:
         self.matryoshka_dims = tuple(settings.get("matryoshka_dims") or ())
         self._told_sizes: set[int] = set()
         self._text: dict[str, Any] = settings["text"]
+        self.prompts: dict[str, str] = self._text.get("prompts") or {}
         try:
             self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
             self._pad_id: int = self._words.padding["pad_id"]
@@ -99,12 +107,10 @@ class OnnxEncoder:
             sentences: N sentences.
             batch_size: Maximum number of sentences in a batch. Batches of long sentences are smaller. None: 128.
             normalize: Whether to scale embeddings to unit length.
-            options: The options max_length, truncate_dim, show_progress, precision and calibration of
-                `SentenceEncoder.encode`.
+            options: The options of `SentenceEncoder.encode` in `OPTIONS`.
         """
         chosen = PrecisionOptions(batch_size=batch_size, normalize=normalize, **options)
-        names = ("batch_size", "normalize", "max_length", "truncate_dim", "show_progress", "precision", "calibration")
-        chosen.require_only(names, "an ONNX graph")
+        chosen.require_only(OPTIONS, "an ONNX graph")
         chosen.require_size(self.dimension, self.matryoshka_dims, self._told_sizes)
         ids = self._ids(strings(sentences), chosen)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
@@ -113,23 +119,31 @@ class OnnxEncoder:
             embeddings[rows] = self._embed([ids[row] for row in rows])
         return chosen.quantize(chosen.finish(embeddings), self)
 
-    def _ids(self, sentences: Sequence[str], options: EncodeOptions) -> list[list[int]]:
+    def _ids(self, sentences: Sequence[str], options: PrecisionOptions) -> list[list[int]]:
         wanted = self.max_tokens if options.max_length is None else options.max_length
         least = self._words.num_special_tokens_to_add(False) + 1
         if not least <= wanted <= self.max_tokens:
             raise UserError(
                 f"max_length {wanted} is not between {least} and {self.max_tokens}, the maximum of this encoder"
             )
-        ids, cut = truncated_ids(self._words, list(map(self._prepared, sentences)), wanted, side=self._side)
+        prompt = options.prompt(self)
+        ids, cut = truncated_ids(
+            self._words, [self._prepared(sentence, prompt) for sentence in sentences], wanted, side=self._side
+        )
         if cut and options.max_length is None:
             logger.warning(CUT_WARNING, cut, len(ids), wanted)
         return ids
 
-    def _prepared(self, sentence: str) -> str:
+    def prompt_text(self, name: str | None) -> str:
+        """Return the text of a prompt of the exported model (see `prompt_of`)."""
+        return prompt_of(self.prompts, "" if self._text["strip"] else self._text["prepend"], name)
+
+    def _prepared(self, sentence: str, prompt: str) -> str:
         """Return a sentence in the form that the tokenizer expects."""
         if self._text["final_period"]:
             sentence = with_final_period(sentence)
-        return self._text["prepend"] + (sentence.strip() if self._text["strip"] else sentence)
+        text = prompt + sentence
+        return self._text["prepend"] + text.strip() if self._text["strip"] else text
 
     def _embed(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         pad = self._pad_id

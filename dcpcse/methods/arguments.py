@@ -7,11 +7,13 @@ error if an option is given and has no effect.
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from dcpcse.data.columns import ROLES
 from dcpcse.encoders.pooling import POOLERS, describe_poolers
 from dcpcse.encoders.template_denoising import WAYS
 from dcpcse.encoders.templates import PROMPT, Template
 from dcpcse.methods.tunings import TUNINGS
-from dcpcse.utils.errors import OptionError, spell
+from dcpcse.utils.arguments import texts_by_name
+from dcpcse.utils.errors import OptionError, invalid_choice, spell
 from dcpcse.utils.option_fields import (
     ALL_LINEAR,
     COUNT,
@@ -125,6 +127,16 @@ class RepresentationOptions(Options):
         needs=NO_TEMPLATE,
         text=True,
     )
+    prompts: list[str] | None = option(
+        None,
+        "Text before the sentences of each column, such as anchor='query: ' positive='passage: '. negative is as "
+        "positive by default, and other columns have --prompt. The model folder records them as the prompts query and "
+        "document.",
+        needs=NO_TEMPLATE,
+        column="positive",
+        named=True,
+        text=True,
+    )
     hard_negative_weight: float = option(
         0.0,
         "LOGARITHM of the weight of an anchor's own hard negatives; 0 is the weight 1.",
@@ -171,7 +183,10 @@ class RepresentationOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise OptionError if the sizes of Matryoshka embeddings do not decrease, or if a size has no weight."""
+        """Raise OptionError for the prompt of an unknown column, or if Matryoshka sizes do not decrease or fit."""
+        for role in texts_by_name(self.prompts):
+            if role not in ROLES:
+                raise invalid_choice("prompts", role, ROLES)
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
         if dims and sorted(set(dims), reverse=True) != dims:
             raise OptionError("matryoshka_dims", dims, "must be different sizes, largest first, such as 384 256 128")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dcpcse.data.columns import ROLES
 from dcpcse.data.views import View, sentence_pair_views
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import Encoder, set_dropout
@@ -23,6 +24,7 @@ from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method
 from dcpcse.methods.tunings import TUNINGS
+from dcpcse.utils.arguments import texts_by_name
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
@@ -133,7 +135,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
         raise UserError(
             f"{spell('second_template')}: only one template can have continuous prompts; leave out this option"
         )
-    encoder = _encoder(backbone, args, templates)
+    encoder, texts = _encoder(backbone, args, templates), prompts_of_columns(args)
     return SentenceEncoder(
         encoder,
         backbone.tokenizer,
@@ -146,9 +148,21 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
         final_period=args.final_period,
         normalize=bool(args.normalize),
         text_prefix=args.prompt or "",
+        prompts={role: texts[column] for role, column in {"query": "anchor", "document": "positive"}.items() if texts},
         method=args.method,
         arguments=args.record(),
     )
+
+
+def prompts_of_columns(args: ModelArguments) -> dict[str, str]:
+    """Return the text before the sentences of each role of columns, or {} without --prompts.
+
+    Args:
+        args: Options of the method.
+    """
+    given = texts_by_name(args.prompts)
+    texts = dict.fromkeys(ROLES, args.prompt or "") | given
+    return texts | {"negative": given.get("negative", texts["positive"])} if given else {}
 
 
 def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:

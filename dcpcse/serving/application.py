@@ -261,7 +261,7 @@ class Service:
         """Return the answer to POST /search: the most similar sentences for each query."""
         index = find_index(self.indexes, body.index)
         queries = texts_of(body.query, "query", self.args.max_inputs)
-        options = EncodeOptions(**{**index.index.options.given(), "normalize": False})
+        options = EncodeOptions(**{**index.index.query_options.given(), "normalize": False})
         truncate = self._truncates(body)
         encoded = await self.encode(client, index.model_name, queries, "query", options, truncate=truncate)
         await self.batcher.in_thread(index.require_model, encoded.model)

@@ -14,7 +14,7 @@ from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.quantization import CODE_TYPES
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Rendered, frame
-from dcpcse.utils.errors import did_you_mean, printable, shortened, shown
+from dcpcse.utils.errors import UserError, did_you_mean, printable, shortened, shown
 
 INVALID = "invalid_request_error"
 """Type of errors that the client can correct, as in OpenAI's API."""
@@ -87,6 +87,9 @@ ListsOfIds = TypeAliasType("ListsOfIds", Annotated[list[Ids], FailFast()])
 MOST_HITS = 1_000
 """Maximum number of sentences that a search returns for a query."""
 
+INPUT_TYPES = {"search_query": "query", "search_document": "document"}
+"""Name of a type of texts in Cohere's API → name of the prompt; Voyage's API has the names of the prompts."""
+
 NAME = "a name, which is a text"
 INPUT = "a text, a list of texts, a list of token ids, or a list of such lists"
 
@@ -123,10 +126,13 @@ class VectorsBody(TextsBody):
     precision: Literal["float32", "int8", "uint8", "binary", "ubinary"] | None = Field(
         None, description=f"one of {', '.join(CODE_TYPES)}"
     )
+    input_type: str | None = Field(None, description='the name of a prompt of the model, "query" or "document"')
 
     def options(self) -> dict[str, Any]:
         """Return the options of encoding that the request sets."""
-        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize, "precision": self.precision}
+        prompt = INPUT_TYPES.get(self.input_type, self.input_type)
+        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize}
+        asked |= {"precision": self.precision, "prompt_name": prompt}
         return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -145,10 +151,15 @@ class EmbedBody(VectorsBody):
     inputs: str | Strings | Ids | ListsOfIds = Field(description=INPUT)
     model: str | None = Field(None, description=NAME)
     normalize: bool = Field(True, description="true or false")
-    prompt_name: None = Field(None, description="null, since a model has one prompt at most")
+    prompt_name: str | None = Field(None, description="the name of a prompt of the model")
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = Field(
         None, description='"left" or "right"'
     )
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of encoding that the request sets; `prompt_name` is the name for `input_type` here."""
+        asked = super().options()
+        return asked if self.prompt_name is None else {**asked, "prompt_name": self.prompt_name}
 
 
 class SimilarityBody(TextsBody):
@@ -266,7 +277,8 @@ def prepare(
         truncate: Whether to truncate texts that are longer than the options allow.
 
     Raises:
-        ApiError: If a text is empty, if a text is too long and `truncate` is False, or if a token id is unknown.
+        ApiError: If a text is empty, if a text is too long and `truncate` is False, or if a token id or a prompt is
+            unknown.
     """
     for number, item in enumerate(inputs):
         if not len(item):
@@ -274,6 +286,10 @@ def prepare(
             raise ApiError(400, f"{param}: the {what} {number} is empty; give at least one token", param=param)
     # The maximum is given, since otherwise each request with a long text would add a warning to the log.
     options = replace(options, max_length=options.max_length or model.max_tokens)
+    try:
+        options = options.with_prompt(model)
+    except UserError as error:
+        raise ApiError(400, f"model '{name}': {error}", param="input_type") from error
     if isinstance(inputs[0], str):
         return _of_strings(model, name, inputs, param, options, truncate)
     return _of_ids(model, name, inputs, param, options, truncate)
@@ -296,7 +312,7 @@ def _of_ids(
     model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, options: EncodeOptions, truncate: bool
 ) -> PreparedTexts:
     """Prepare texts that are given as token ids. Special tokens and the template are added as for strings."""
-    if model.text_prefix or model.final_period:
+    if options.prompt(model) or model.final_period:
         raise ApiError(400, f"model '{name}' changes texts before it splits them into tokens; send texts", param=param)
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings
     first, last = frame(model.tokenizer)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from dcpcse.encoders.encode_options import PROMPT_ROLES
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
@@ -364,6 +365,26 @@ def fill_representation(
     if filled.tuning == "deep":
         values["position_offset"] = 0
     return replace(model, **{name: value for name, value in values.items() if getattr(model, name) is None})
+
+
+def keep_prompts(model: SentenceEncoder, folder: SentenceFolder, options: ModelArguments) -> None:
+    """Add the named prompts of the encoder to the trained model, unless its sentences are in a template.
+
+    A warning says if the training does not use them.
+
+    Args:
+        model: The model that is trained.
+        folder: The sentence-transformers settings of the encoder.
+        options: Options of the model.
+    """
+    if model.templates:
+        return
+    model.prompts = folder.prompts | model.prompts
+    if not options.prompts and any(model.prompt_text(role) != model.text_prefix for role in PROMPT_ROLES):
+        warn(
+            f"the encoder has the prompts {', '.join(model.prompts)}, which the training does not put before its "
+            f"sentences: {spell('prompts')} sets the text before each column"
+        )
 
 
 def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> None:

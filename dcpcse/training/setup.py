@@ -39,6 +39,7 @@ from dcpcse.inference.public_checkpoints.read import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import prompts_of_columns
 from dcpcse.methods.plugins import code_digest
 from dcpcse.methods.registry import (
     Builder,
@@ -57,6 +58,7 @@ from dcpcse.training.resolve_arguments import (
     fill_recipe,
     fill_representation,
     fill_workers,
+    keep_prompts,
     load_options,
     report_representation,
     sentence_folder,
@@ -66,6 +68,7 @@ from dcpcse.training.validate_setup import (
     require_data,
     require_distinct_rows,
     require_fitting,
+    require_prompted_columns,
     require_weights,
     warn_of_no_effect,
     warn_of_unknown_tokens,
@@ -250,6 +253,7 @@ def build(
         method = build_resolved(backbone, options, columns, entry)
         if folder:
             folder.limit_length(method.model)
+            keep_prompts(method.model, folder, options)
             if data and run.trains:
                 report_representation(method.model, folder)
     else:
@@ -259,6 +263,7 @@ def build(
     method = replace(method, guides=_load_guides({**sources, **method.guides}, method, options))
     for part in sets.values() if run.trains else ():
         warn_of_unknown_tokens(part, method)
+    require_prompted_columns(options, method.views)
     require_fitting(method, columns, dataset, data_args, run)
     for loss_fn in method.losses:
         loss_fn.row_chunk = run.loss_chunk
@@ -270,6 +275,7 @@ def build(
         data_args.max_seq_length,
         templates=method.model.templates,
         prefix=method.model.text_prefix,
+        prompts=prompts_of_columns(options),
         width=method.model.dimension,
         seed=run.seed,
         guides={name: guide.model for name, guide in method.guides.items()},
@@ -329,7 +335,7 @@ def _read_corpus(
     """Return the corrupted corpus, or None if it is not given. Raises UserError if it does not fit the run."""
     if getattr(args, "corrupted_corpus", None) is None:
         return None
-    if method.model.text_prefix:
+    if method.model.text_prefix or args.prompts:
         raise UserError(
             f"{spell('corrupted_corpus')}: its sentences do not begin with the text prompt of the encoder; train "
             f"without this prompt: give {spell('prompt')} ''"

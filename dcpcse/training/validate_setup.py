@@ -1,7 +1,7 @@
 """Check that data, encoder, method and options fit together, before training starts."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
 from dcpcse.data.columns import CLASS, describe_labels
@@ -9,7 +9,7 @@ from dcpcse.data.examples import EVERY, EveryPositive, IndexedDataset
 from dcpcse.data.mixture import MixedDataset
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
-from dcpcse.data.views import max_added_tokens
+from dcpcse.data.views import View, max_added_tokens
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.templates import frame
 from dcpcse.losses.guide import FALSE_NEGATIVES
@@ -18,6 +18,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import joint, require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
+from dcpcse.utils.arguments import texts_by_name
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import step_sizes
 from dcpcse.utils.errors import OptionError, UserError, no_effect, plural, spell
@@ -357,12 +358,26 @@ def require_room_after_prompt(method: Method, data: DataArguments) -> None:
         data: Options of the data.
     """
     model = method.model
-    tokens = len(model.tokenizer(model.text_prefix)["input_ids"]) if model.text_prefix else 0
-    if tokens >= data.max_seq_length:
-        raise UserError(
-            f"{spell('max_seq_length', data.max_seq_length)} leaves no room for a sentence after the prompt "
-            f"{model.text_prefix!r:.80}, which has {tokens} tokens; raise it, or give {spell('prompt')} ''"
-        )
+    for prompt in (model.text_prefix, *texts_by_name(model.arguments.get("prompts")).values()):
+        tokens = len(model.tokenizer(prompt)["input_ids"]) if prompt else 0
+        if tokens >= data.max_seq_length:
+            raise UserError(
+                f"{spell('max_seq_length', data.max_seq_length)} leaves no room for a sentence after the prompt "
+                f"{prompt!r:.80}, which has {tokens} tokens; raise it, or give {spell('prompt')} ''"
+            )
+
+
+def require_prompted_columns(options: ModelArguments, views: Iterable[View]) -> None:
+    """Raise OptionError if there is a prompt for a column that the data do not have.
+
+    Args:
+        options: Options of the model.
+        views: The views of the method.
+    """
+    roles = {view.column.partition("_")[0] for view in views}
+    for role in texts_by_name(options.prompts):
+        if role not in roles:
+            raise OptionError("prompts", role, "no such column of sentences is trained on", "leave it out")
 
 
 def require_fits(method: Method, data: DataArguments) -> None:

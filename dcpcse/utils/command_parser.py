@@ -211,7 +211,7 @@ class Parser(CommandParser, DataclassParser):
     def __init__(self, *args: Any, main_options: Mapping[str, Sequence[str]] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, add_help=not main_options, **kwargs)
         for name, metadata in self.metadata().items():
-            if metadata.get("text"):
+            if metadata.get("text") and not metadata.get("python_only"):
                 self._option_string_actions[f"--{name}"].type = as_text
         for action in self._actions:
             if action.type is Any:  # in Python also another object; on the command line a file
@@ -271,6 +271,8 @@ class Parser(CommandParser, DataclassParser):
         options = without_removed_defaults(options, {action.dest for action in self._actions})
         for name, value in options.items():
             action = self._option_string_actions.get(f"--{name}")
+            if isinstance(value, dict) and action is not None and action.nargs == "+":
+                options[name] = [f"{key}={text}" for key, text in value.items()]
             # run.yaml contains --report_to as a list of one value.
             if isinstance(value, list) and len(value) > 1 and action is not None and action.nargs not in ("+", "*"):
                 raise UserError(f"--{name} {value} is a list; give one value")

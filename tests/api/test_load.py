@@ -69,6 +69,33 @@ def test_texts_are_prepared_as_sentence_transformers_does(encoder, settings, tin
     require_same_vectors(st_folder(tiny(encoder), tmp_path / "st", Pooling(32, "mean"), **settings), sentences)
 
 
+NAMED = {"query": "query: ", "document": "passage: ", "usual": "Text: "}
+
+
+def test_named_prompts_are_those_of_sentence_transformers(tiny, tmp_path, sentences, caplog):
+    folder = st_folder(tiny("bert"), tmp_path / "st", Pooling(32, "mean"), prompts=NAMED, default_prompt_name="usual")
+    theirs, ours = SentenceTransformer(str(folder), device="cpu"), dcpcse.load(folder, device="cpu")
+    default, query, document = (
+        theirs.encode(sentences),
+        theirs.encode_query(sentences),
+        theirs.encode_document(sentences),
+    )
+    assert min(np.abs(default - query).max(), np.abs(query - document).max()) > 0.05
+    for name, expected in {None: default, "usual": default, "query": query, "document": document}.items():
+        np.testing.assert_allclose(ours.encode(sentences, prompt_name=name), expected, atol=1e-6)
+    with pytest.raises(UserError, match="no prompt 'passage'; choose from document, query, usual"):
+        ours.encode(sentences, prompt_name="passage")
+    plain = dcpcse.load(tiny("bert"), pooler="avg", prompts={"query": "query: ", "passage": "passage: "}, device="cpu")
+    np.testing.assert_allclose(plain.encode(sentences, prompt_name="document"), document, atol=1e-6)
+    np.testing.assert_allclose(plain.encode(sentences), theirs.encode(sentences, prompt=""), atol=1e-6)
+    changed(POOLING, include_prompt=False)(folder)
+    with pytest.raises(UserError, match="a default prompt that the pooling leaves out"):
+        dcpcse.load(folder, device="cpu")
+    changed(MODEL, default_prompt_name=None)(folder)
+    assert dcpcse.load(folder, device="cpu").prompts == {}
+    assert "its prompts are not used, since its pooling leaves out their tokens" in caplog.text
+
+
 def test_dense_layers_are_read_and_change_the_dimension(tiny, tmp_path, sentences):
     torch.manual_seed(0)
     for activation in (torch.nn.Tanh(), torch.nn.Identity(), torch.nn.GELU()):

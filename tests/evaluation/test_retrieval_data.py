@@ -13,6 +13,9 @@ import pandas as pd
 import pytest
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb_tiny import metadata
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 from senteval import DataError
 
 import dcpcse
@@ -116,6 +119,27 @@ def test_mteb_gives_the_same_scores(model, folder):
         assert getattr(result, name) == pytest.approx(expected[name], abs=2e-5), name
     assert (result.queries, result.documents, result.queries_left_out) == (9, 120, 3)
     assert 0.02 < result.score < 0.98
+
+
+def test_queries_and_documents_have_the_prompts_of_sentence_transformers(tiny, folder, tmp_path):
+    """mteb with a SentenceTransformer is the oracle. Other tasks of the same evaluation have the default prompt."""
+    prompts = {"query": "red cat ", "document": "blue dog flies ", "usual": "tall "}
+    modules = [Transformer(tiny("bert")), Pooling(32, "mean")]
+    theirs = SentenceTransformer(modules=modules, device="cpu", prompts=prompts, default_prompt_name="usual")
+    theirs.save(str(tmp_path / "st"), create_model_card=False)
+    model = dcpcse.load(tmp_path / "st", device="cpu")
+    pairs = [(sentence(), sentence(), score / 9) for score in range(10)]
+    expected = [
+        mteb.evaluate(one, OwnRetrieval(), cache=None, show_progress_bar=False).task_results[0].get_score()
+        for one in (theirs, MTEBEncoder(model))
+    ]
+    alone = evaluate(model, None, pairs=pairs).results["pairs"].score
+    for _ in range(2):  # the second time from the cache
+        results = evaluate(model, folder, pairs=pairs, cache_dir=tmp_path).results
+        assert [results["beir"].score] * 2 == pytest.approx(expected, abs=2e-5)
+        assert results["pairs"].score == alone
+    model.prompts = {}
+    assert abs(evaluate(model, folder).results["beir"].score - expected[0]) > 0.001
 
 
 def test_the_mode_chooses_the_split_unless_it_is_named(folder, caplog):

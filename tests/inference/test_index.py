@@ -497,6 +497,25 @@ def test_an_index_finds_the_sentences_nearest_to_the_vectors_of_its_model(model,
         index.add([1])
 
 
+def test_an_index_puts_the_prompts_before_documents_and_queries_and_records_them(model, sentences, tmp_path):
+    plain = SentenceIndex.build(model, sentences)
+    documents, query = (
+        model.encode([f"passage: {text}" for text in sentences]),
+        model.encode(["query: A man plays."])[0],
+    )
+    expected = naive(documents, query, 5, -1)
+    model.prompts = {"query": "query: ", "passage": "passage: "}
+    index = SentenceIndex.build(model, sentences[:8], tmp_path / "index")
+    index.add(sentences[8:])
+    index.save(tmp_path / "saved")
+    for searched in (index, SentenceIndex.load(tmp_path / "saved", model)):
+        require_same(searched.search("A man plays.", top_k=5, threshold=-1), expected)
+    plain.save(tmp_path / "plain")
+    assert not {"prompt_text", "query_prompt"} & json.loads((tmp_path / "plain/dcpcse_index.json").read_text()).keys()
+    earlier = SentenceIndex.load(tmp_path / "plain", model)  # was built before the model had prompts
+    assert earlier.search(sentences[4], 1)[0].score == pytest.approx(1)
+
+
 OTHERS = {
     "weights": lambda m: m.encoder.prompt.table.weight.add_(1),
     "pooling": lambda m: setattr(m, "pooling", "avg"),

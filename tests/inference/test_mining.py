@@ -227,6 +227,15 @@ def test_an_index_folder_is_a_corpus(backend, tiny, sentences, mined, tmp_path, 
         mined(pairs, model, corpus=tmp_path / "other")
 
 
+def test_anchors_are_queries_and_other_texts_documents(tiny, sentences, tmp_path):
+    model, pairs = dcpcse.load(tiny("bert"), pooler="avg", device="cpu"), [(sentences[0], sentences[1])]
+    corpus = sentences[2:]
+    cosines = dcpcse.similarity(model, f"query: {sentences[0]}", [f"passage: {text}" for text in corpus])
+    model.prompts = {"query": "query: ", "document": "passage: "}
+    mined = dcpcse.mine(model, pairs, corpus=corpus, output=tmp_path / "out.csv")
+    assert mined.statistics["negative"]["mean"] == pytest.approx(cosines.max(), abs=1e-6)
+
+
 def test_the_last_line_counts_what_is_left_out_in_words_of_its_number(mined):
     pairs = [("anchor 200", "text 300"), ("anchor 210", "text 1")]
     corpus = [f"text {i}" for i in range(1, 6)]

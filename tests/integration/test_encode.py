@@ -22,6 +22,7 @@ from datasets import Dataset
 from numpy.testing import assert_allclose
 from runs import ROOT, files, refused, wait_for
 
+import dcpcse
 from dcpcse.cli.commands.encode import encode_command
 from dcpcse.cli.runner import run
 from dcpcse.data.text_file import TextFile
@@ -31,6 +32,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.file_encoding import shards
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
+from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import job_folder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.work_units import WorkerProcesses
@@ -435,6 +437,23 @@ def test_changed_lines_of_the_same_size_and_time_are_noticed(tmp_path):
     assert next(file.read_chunks([0])) == ["one", "two"]
     with pytest.raises(UserError, match="has changed while"):
         next(file.read_chunks([1]))
+
+
+def test_a_prompt_is_chosen_by_its_name_and_recorded_as_text(tiny, text, texts, tmp_path):
+    """An index of the file, with the same prompts, uses the vectors."""
+    output, words = (
+        tmp_path / "out.npy",
+        ["--prompts", "query=query: ", "passage=passage: ", "--prompt_name", "document"],
+    )
+    assert run(encode_command, command(tiny("bert"), text, output, *words)) == 0
+    model = dcpcse.load(tiny("bert"), pooler="avg", prompts={"query": "query: ", "passage": "passage: "}, device="cpu")
+    expected = model.encode([f"passage: {line}" for line in texts])
+    np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
+    assert json.loads((tmp_path / "out.npy.json").read_text())["made_of"]["options"]["prompt_text"] == "passage: "
+    index = dcpcse.SentenceIndex.build(model, text, vectors=output)
+    (hit,) = index.search(texts[3], 1)
+    scores = normalize_rows(expected) @ normalize_rows(model.encode([f"query: {texts[3]}"]))[0]
+    assert hit.score == pytest.approx(scores.max(), abs=1e-6)
 
 
 def test_shortened_vectors_are_recorded_and_reported_once(tiny, text, tool, expected, tmp_path):

@@ -314,13 +314,16 @@ def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path)
     kind, options, size = GRAPHS[name]
     folder, model = saved(kind, **options)
     if size:
-        edit_record(folder, arguments={"matryoshka_dims": [32, 31, 8]}, normalize=True)
-        model.normalize = True
+        edit_record(folder, arguments={"matryoshka_dims": [32, 31, 8]}, normalize=True, prompts={"query": "query: "})
+        model.normalize, model.prompts = True, {"query": "query: "}
     done = export(folder, "onnx", tmp_path / "out", truncate_dim=size)
     expected = model.encode(texts, truncate_dim=size)
     assert done.difference < 1e-5
     found = OnnxEncoder(tmp_path / "out")
     np.testing.assert_allclose(found.encode(texts, truncate_dim=5), expected[:, :5], atol=1e-5)
+    for prompt in ("query", "document"):
+        expected_of_prompt = model.encode(texts, truncate_dim=size, prompt_name=prompt)
+        np.testing.assert_allclose(found.encode(texts, prompt_name=prompt), expected_of_prompt, atol=1e-5)
     for batch_size in (1, 4, 64):
         np.testing.assert_allclose(found.encode(texts, batch_size), expected, atol=1e-5)
     # Without a line of ours: what the page says of files, inputs and output is enough.

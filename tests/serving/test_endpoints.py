@@ -62,7 +62,7 @@ def test_the_vectors_are_those_of_encode(name, server, own, sentences):
 
 
 OPTIONAL = {
-    "/v1/embeddings": ("encoding_format", "dimensions", "user", "truncate", "normalize"),
+    "/v1/embeddings": ("encoding_format", "dimensions", "user", "truncate", "normalize", "input_type"),
     "/embed": ("dimensions", "normalize", "truncate", "prompt_name", "truncation_direction", "model"),
     "/similarity": ("truncate",),
     "/search": ("top_k", "threshold", "truncate"),
@@ -170,6 +170,30 @@ def test_token_ids_give_the_vectors_of_their_texts_with_and_without_special_toke
         require_same(server.post("/v1/embeddings", model="reviews", input=ids), expected)
         one = server.post("/v1/embeddings", model="reviews", input=ids[0])
         require_same(one, expected[:1])
+
+
+def test_the_type_of_the_input_chooses_a_prompt_as_in_the_apis_of_cohere_and_voyage(tiny, sentences, tmp_path):
+    prompts = {"query": "query: ", "passage": "passage: ", "topic": "Topic: "}
+    model, index = dcpcse.load(tiny("bert"), pooler="avg", prompts=prompts, device="cpu"), tmp_path / "index"
+    SentenceIndex.build(model, sentences, index)
+    encoder = EncoderArguments(pooler_type="avg", device="cpu", prompts=prompts)
+    with served(tiny("bert"), encoder, name="e", index=[f"i={index}"], prompt_name="topic") as server:
+        for kind, lead in {
+            **dict.fromkeys(("query", "search_query"), "query: "),
+            **dict.fromkeys(("document", "search_document", "passage"), "passage: "),
+            **dict.fromkeys(("topic", None), "Topic: "),
+        }.items():
+            answer = server.post("/v1/embeddings", model="e", input=sentences, input_type=kind)
+            require_same(answer, model.encode([lead + text for text in sentences], prompt_text=""))
+        refused = server.post("/v1/embeddings", model="e", input="x", input_type="image")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input_type")
+        assert "'e': the model has no prompt 'image'; choose from query, passage" in refused.json()["error"]["message"]
+        refused = server.post("/v1/embeddings", model="e", input=[[5]], input_type="query")
+        assert "changes texts before" in refused.json()["error"]["message"]
+        (found,) = server.post("/search", index="i", query="Rain fell.", top_k=3).json()["data"]
+        expected = SentenceIndex.load(index, model).search("Rain fell.", 3)
+        assert [hit["row"] for hit in found["found"]] == [hit.row for hit in expected]
+        assert [hit["score"] for hit in found["found"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
 
 
 def test_dimensions_and_normalize_cut_and_scale(server, own, sentences):

@@ -39,10 +39,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(encoder: str, **options: Any) -> Iterator[Served]:
+def served(encoder: str, arguments: EncoderArguments = ENCODER, **options: Any) -> Iterator[Served]:
     """A server while the context lasts."""
     args = ServingArguments(**options)
-    app = ServerOptions(encoder, ENCODER, args)()
+    app = ServerOptions(encoder, arguments, args)()
     with bind("127.0.0.1", 0) as bound:
         server = Server(uvicorn_config(lambda: app, args))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})

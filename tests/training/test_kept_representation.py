@@ -1,5 +1,7 @@
 """A training keeps the representation of a sentence encoder unless another one is chosen, and says which it has."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 import dcpcse
 from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.parse import parse_training
 from dcpcse.methods import METHODS, fill_defaults, model_arguments
 from dcpcse.utils.errors import UserError
 
@@ -29,7 +32,7 @@ def sentence_folder(tiny, tmp_path):
 @pytest.fixture
 def train(sentences, tmp_path):
     def run(encoder, data=None, **options):
-        return dcpcse.train(encoder, data or sentences, output_dir=tmp_path / "run", **{**QUICK, **options})
+        return dcpcse.train(encoder, data or sentences, **{**QUICK, "output_dir": tmp_path / "run", **options})
 
     return run
 
@@ -61,12 +64,16 @@ def test_unchanged_weights_give_the_vectors_of_sentence_transformers(
         vocabulary = AutoTokenizer.from_pretrained(encoder).get_vocab()
         BertTokenizer(vocab=vocabulary, do_lower_case=not is_cased).save_pretrained(encoder)
     texts = [*sentences, f"  {sentences[0].upper()} and much more than fits into nine tokens"]
-    expected = SentenceTransformer(encoder, device="cpu").encode(texts)
+    original = SentenceTransformer(encoder, device="cpu")
+    expected = original.encode(texts)
     train(encoder, method="simcse", tuning=tuning, **UNCHANGED)
     opened = SentenceTransformer(str(tmp_path / "run"), device="cpu")
     trained = dcpcse.load(tmp_path / "run", device="cpu")
-    for encode in (trained.encode, opened.encode, opened.encode_query, opened.encode_document):
+    for encode in (trained.encode, opened.encode):
         np.testing.assert_allclose(encode(texts), expected, atol=1e-5)
+    for encode, lead in ((opened.encode_query, PROMPT), (opened.encode_document, "passage: ")):
+        wanted = original.encode(texts, prompt=lead if "prompt" in settings else "")
+        np.testing.assert_allclose(encode(texts), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,6 +141,56 @@ def test_batches_contain_the_prompt_as_the_tokenizer_splits_it(kind, sentence_fo
     assert {tuple(ids[mask].tolist()) for ids, mask in rows} == expected
 
 
+ROLES = {"anchor": "query: ", "positive": "passage: "}
+
+
+@pytest.mark.parametrize("method", ["simcse", "dcpcse"])
+def test_prompts_of_columns_train_as_texts_that_begin_with_them(method, sentence_folder, train, sentences, tmp_path):
+    """The folder records them, and sentence-transformers computes the same vectors after the export."""
+    rows = [(sentences[i], sentences[i - 1], sentences[i - 2]) for i in range(12)]
+    settings = {"pre_seq_len": 2, "learning_rate": 0.1} if method == "dcpcse" else {"learning_rate": 1e-3}
+    encoder = sentence_folder()
+    complete = [("query: " + a, "passage: " + b, "passage: " + c) for a, b, c in rows]
+    expected = train(encoder, complete, method=method, **settings).model
+    (tmp_path / "run").rename(tmp_path / "complete")
+    found = train(encoder, rows, method=method, prompts=ROLES, **settings).model
+    weights = found.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in expected.state_dict().items())
+    options = tmp_path / "options.yaml"
+    options.write_text(f"prompts: {ROLES}\n", encoding="utf-8")
+    for file in (tmp_path / "run/run.yaml", options):
+        assert parse_training([str(file)])[0][0].prompts == ["anchor=query: ", "positive=passage: "]
+    dcpcse.export(tmp_path / "run", "sentence-transformers", tmp_path / "st")
+    theirs = SentenceTransformer(str(tmp_path / "st"), device="cpu", trust_remote_code=True)
+    trained = dcpcse.load(tmp_path / "run", device="cpu")
+    for name, lead, of_theirs in (
+        (None, "", theirs.encode),
+        ("query", "query: ", theirs.encode_query),
+        ("document", "passage: ", theirs.encode_document),
+    ):
+        vectors = expected.encode([lead + text for text in sentences])
+        np.testing.assert_allclose(of_theirs(sentences), vectors, atol=1e-5)
+        np.testing.assert_allclose(trained.encode(sentences, prompt_name=name), vectors, atol=1e-6)
+
+
+def test_prompts_of_the_encoder_are_kept_and_a_warning_says_that_they_are_not_trained(
+    sentence_folder, train, sentences, tmp_path, caplog
+):
+    model = train(sentence_folder(prompt=PROMPT), pre_seq_len=2).model
+    assert model.prompts == {"query": PROMPT, "passage": "passage: ", "document": "passage: "}
+    assert "the encoder has the prompts query, passage, document, which the training does not put" in caplog.text
+    for options, message in (
+        ({"prompts": ["anchor"]}, "must be NAME=TEXT"),
+        ({"prompts": {"query": "query: "}}, 'prompts="query": unknown; .*anchor'),
+        ({"prompts": ROLES}, "prompts has no effect without pairs of sentences"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(str(tmp_path / "encoder"), output_dir=tmp_path / "other", **options)
+    pairs = list(pairwise(sentences))
+    with pytest.raises(UserError, match='prompts="negative": no such column of sentences is trained on'):
+        train(str(tmp_path / "encoder"), pairs, output_dir=tmp_path / "other", prompts={"negative": "x"})
+
+
 def test_the_recorded_options_repeat_the_run(sentence_folder, train, sentences, tmp_path):
     first = train(sentence_folder(prompt=PROMPT), pre_seq_len=2, learning_rate=0.1).model.encode(sentences)
     (tmp_path / "train.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
@@ -172,8 +229,12 @@ def test_exports_have_prompt_and_unit_length(form, sentence_folder, train, sente
     if form == "sentence-transformers":
         opened = SentenceTransformer(str(tmp_path / "exported"), device="cpu", trust_remote_code=True)
         assert opened.prompts[opened.default_prompt_name] == PROMPT
-        for encode in (opened.encode, opened.encode_query, opened.encode_document):
-            np.testing.assert_allclose(encode(sentences), model.encode(sentences), atol=1e-5)
+        for name, encode in (
+            (None, opened.encode),
+            ("query", opened.encode_query),
+            ("document", opened.encode_document),
+        ):
+            np.testing.assert_allclose(encode(sentences), model.encode(sentences, prompt_name=name), atol=1e-5)
 
 
 def test_a_prompt_without_effect_or_that_fills_the_text_is_refused(sentence_folder, train):

@@ -156,7 +156,7 @@ def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceInd
     remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built from the current {args.sentences}; {remedy}")
-    for name, value, recorded in args.differing(index.options):
+    for name, value, recorded in args.with_prompt(index.model).differing(index.options):
         has = "without it" if recorded is None else f"with {recorded}"
         raise UserError(f"--{name} {value}: the index in {args.index} was built {has}; {remedy}")
     if args.precision not in (None, index.quantizer.precision):

@@ -196,6 +196,7 @@ class Manifest:
     normalize: bool = False
     max_length: int | None = schema.size(default=None)
     text_prefix: str | None = schema.text(default=None)
+    prompts: dict[str, str] = field(default_factory=dict)
     lora: _Lora | None = None
     lora_folder: str | None = schema.one_of(tuple(ADAPTERS), default=None)
 

@@ -30,7 +30,7 @@ import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,7 +44,7 @@ from dcpcse.utils.parsing import parse_json, read_text
 from dcpcse.utils.tensor_files import load_tensors, save_tensors
 
 PROMPT_NAMES = ("default", "query", "document")
-"""Names under which the prompts of sentence-transformers contain the text before each sentence. Without `query` and
+"""Names under which the prompts of sentence-transformers contain a default prompt without a name. Without `query` and
 `document`, `encode_query` and `encode_document` would leave the text out. The first name is the default prompt."""
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta")
@@ -62,7 +62,7 @@ class SentenceModules:
         dense_at_inference: Whether `dense` is applied at inference.
         max_tokens: Maximum sequence length.
         normalize: Whether to scale embeddings to unit length.
-        prompt: The text before each sentence.
+        prompts: The prompts, as config_sentence_transformers.json contains them.
     """
 
     POOLINGS: ClassVar[Mapping[str, str]] = {
@@ -77,7 +77,7 @@ class SentenceModules:
     dense_at_inference: bool
     max_tokens: int
     normalize: bool = False
-    prompt: str = ""
+    prompts: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write the files from which sentence-transformers reads the pooling, the head and the maximum length."""
@@ -100,9 +100,8 @@ class SentenceModules:
             save_tensors(dense_folder / manifest.WEIGHTS, linear)
         if self.normalize:
             kinds["Normalize"] = "3_Normalize"  # it has no settings, and so no folder
-        if self.prompt:
-            prompts = {"prompts": dict.fromkeys(PROMPT_NAMES, self.prompt), "default_prompt_name": PROMPT_NAMES[0]}
-            write_json_atomic(folder / manifest.MODEL_CONFIG, prompts)
+        if self.prompts:
+            write_json_atomic(folder / manifest.MODEL_CONFIG, self.prompts)
         modules = [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (kind, path) in enumerate(kinds.items())

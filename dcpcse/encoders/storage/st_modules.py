@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dcpcse.encoders.encode_options import PROMPT_ROLES, prompt_of
 from dcpcse.encoders.storage.manifest import CONFIG, DAMAGED, MODEL_CONFIG, MODULES, SENTENCE_CONFIG, read_object
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_inside
@@ -65,11 +66,14 @@ class TextSettings:
         max_length: Maximum number of tokens. None: the tokenizer's maximum.
         lower_case: Whether texts are converted to lower case.
         prefix: Text before each sentence.
+        prompts: All prompts by name; {} if none has a text. As in sentence-transformers, queries and documents have
+            the empty prompt if the folder has prompts, but none for them.
     """
 
     max_length: int | None
     lower_case: bool
     prefix: str
+    prompts: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,14 @@ class PoolingSettings:
         title: Name of the same pooler in sentence-transformers.
         dense: The modules Dense, in order.
         normalize: Whether embeddings are scaled to unit length.
+        include_prompt: Whether the tokens of a prompt are pooled.
     """
 
     pooling: str
     title: str
     dense: tuple[DenseSettings, ...]
     normalize: bool
+    include_prompt: bool
 
     def __str__(self) -> str:
         parts = [f"{self.title} pooling", *(f"dense layer ({layer.activation})" for layer in self.dense)]
@@ -161,7 +167,7 @@ def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
             f"{path}: expected a whole number above 0 or null as max_seq_length, and true or false as do_lower_case, "
             f"found {length!r:.40} and {lower!r:.40}"
         )
-    return TextSettings(length, lower, _default_prompt(folder / MODEL_CONFIG))
+    return TextSettings(length, lower, *_prompts(folder / MODEL_CONFIG))
 
 
 def read_size(folder: Path) -> int | None:
@@ -193,13 +199,14 @@ def read_pooling_settings(folder: Path, modules: Sequence[Module], prefix: str) 
     if not kinds or kinds[0].kind != "Pooling" or any(module.kind != "Dense" for module in between):
         order = ", ".join(module.kind for module in modules)
         raise _foreign(folder / MODULES, f"the modules {order} instead of Transformer, Pooling, Dense, Normalize")
-    title = _pooling_mode(folder / kinds[0].path / CONFIG, prefix)
+    title, include_prompt = _pooling_mode(folder / kinds[0].path / CONFIG, prefix)
     if normalize:
         _require_sentence_embedding(folder / kinds[-1].path / CONFIG, optional=True)
-    return PoolingSettings(POOLINGS[title], title, tuple(_dense(folder / layer.path) for layer in between), normalize)
+    dense = tuple(_dense(folder / layer.path) for layer in between)
+    return PoolingSettings(POOLINGS[title], title, dense, normalize, include_prompt)
 
 
-def _pooling_mode(path: Path, prefix: str) -> str:
+def _pooling_mode(path: Path, prefix: str) -> tuple[str, bool]:
     config = read_object(path)
     old = {name: value for name, value in config.items() if name.startswith("pooling_mode_")}
     known = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension", *old)
@@ -215,9 +222,10 @@ def _pooling_mode(path: Path, prefix: str) -> str:
     modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in modes]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise _foreign(path, f"the pooling {' and '.join(map(str, modes))!r:.60}")
-    if prefix and config.get("include_prompt", True) is not True:
+    include_prompt = config.get("include_prompt", True) is True
+    if prefix and not include_prompt:
         raise _foreign(path, "a default prompt that the pooling leaves out (include_prompt)")
-    return modes[0]
+    return modes[0], include_prompt
 
 
 def _dense(folder: Path) -> DenseSettings:
@@ -242,17 +250,18 @@ def _require_sentence_embedding(path: Path, *, optional: bool = False) -> Mappin
     return config
 
 
-def _default_prompt(path: Path) -> str:
+def _prompts(path: Path) -> tuple[str, dict[str, str]]:
+    """Return the text of the default prompt, and all prompts."""
     config = read_object(path) if path.is_file() else {}
     if config.get("model_type") not in (None, "SentenceTransformer"):
         raise _foreign(path, f"model_type {config['model_type']!r:.60}")
     name, prompts = config.get("default_prompt_name"), config.get("prompts")
-    if name is None:
-        return ""
     texts = prompts if isinstance(prompts, dict) else {}
-    if not isinstance(name, str) or name not in texts or not isinstance(texts[name], str | None):
+    if name is not None and not (isinstance(name, str) and name in texts and isinstance(texts[name], str | None)):
         raise UserError(f"{path} is damaged: default_prompt_name {name!r:.60} names no text in prompts")
-    return texts[name] or ""
+    named = {key: text for key, text in texts.items() if isinstance(text, str)}
+    roles = {role: prompt_of(named, "", role) for role in PROMPT_ROLES}
+    return texts.get(name) or "", {**named, **roles} if any(named.values()) else {}
 
 
 def _foreign(path: Path, what: str) -> UserError:

@@ -69,7 +69,7 @@ class EncodeJob:
         """
         none = model.encode([], **self.options.given())
         with _count_truncated():
-            options = self.options.calibrated(model)
+            options = self.options.with_prompt(model).calibrated(model)
         dtype = self.dtype if none.dtype == np.float32 else str(none.dtype)
         facts = {**identity(model), "device": device_type}
         return replace(self, options=options, dtype=dtype, identity=facts), none.shape[1]

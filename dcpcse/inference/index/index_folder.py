@@ -59,6 +59,7 @@ class IndexRecord(schema.Open):
     model: dict | None
     text: str | None
     truncate_dim: int | None = schema.size(default=None)
+    query_prompt: str | None = schema.text(0, default=None)
     sha256: dict[str, str] = schema.sha256()
 
     def validate_size(self) -> None:

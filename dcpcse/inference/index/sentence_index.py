@@ -56,6 +56,7 @@ class SentenceIndex:
         text: sha256 of the text file from which the index was built. None if the index was built from a list, or if
             sentences have been added.
         options: The options with which sentences and queries are encoded. None: the defaults.
+        query_prompt: The text before each query. None: as `options` say.
 
     The attribute `rescore_multiplier` has an effect on an index of a precision other than float32. The search ranks
     `rescore_multiplier * top_k` sentences whose codes are nearest by their cosines to the query. At 0, queries are
@@ -73,11 +74,13 @@ class SentenceIndex:
         ivf: Any = None,
         text: str | None = None,
         options: CosineOptions | None = None,
+        query_prompt: str | None = None,
     ) -> None:
         self._sentences, self._vectors, self._ivf = sentences, vectors, ivf
         self.rescore_multiplier = RESCORE_MULTIPLIER
         self.identity = None if identity is None else dict(identity)
         self.model, self.text, self.options = model, text, options or CosineOptions()
+        self.query_prompt = query_prompt
         self.backend = "numpy" if backend == "auto" and find_spec("faiss") is None else backend
 
     @classmethod
@@ -112,8 +115,9 @@ class SentenceIndex:
                 uint8 are those of the first `CHUNK` sentences. The backend ivf also keeps float32 vectors in memory.
             overwrite: Whether to replace an index in the folder.
             options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. The
-                index records them, and queries are encoded with the same options. Given vectors must have the size
-                truncate_dim.
+                index records them, and queries are encoded with the same options, except for the prompt: if the model
+                has named prompts, queries have the prompt query, and sentences the prompt document or prompt_name.
+                Given vectors must have the size truncate_dim.
 
         Raises:
             UserError: If a sentence or a vector is not valid, if the vectors belong to another model, text or size, or
@@ -121,7 +125,8 @@ class SentenceIndex:
         """
         if model is None and vectors is None:
             raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
-        chosen = CosineOptions(**options)
+        chosen = CosineOptions(**options).with_prompt(model, "document")
+        prompt = None if chosen.prompt_text is None else CosineOptions().with_prompt(model, "query").prompt_text
         encode = None if vectors is not None else replace(chosen, show_progress=False).encode_with(model)
         require_backend(backend)
         if precision not in CODE_TYPES:
@@ -171,10 +176,10 @@ class SentenceIndex:
             lists, blocks = zip(*coded, strict=True)
             array = quantizer.stored(np.concatenate(blocks))
             ivf = nearest.build_ivf(*clustering(array), array, num_cells_in_search) if uses_ivf else None
-            how = {"model": model, "backend": backend, "ivf": ivf, "text": text}
+            how = {"model": model, "backend": backend, "ivf": ivf, "text": text, "query_prompt": prompt}
             return cls(list(chain(*lists)), array, identity, options=chosen, **how)
         cells, in_search = (clustering, num_cells_in_search) if uses_ivf else (None, None)
-        facts = {"model": identity, "text": text, **chosen.recorded()}
+        facts = {"model": identity, "text": text, **_recorded(chosen, prompt)}
         write_index(Path(folder), overwrite, count, coded, quantizer, cells, in_search, facts)
         index = cls.load(folder, backend=backend)
         index.model = model
@@ -203,7 +208,8 @@ class SentenceIndex:
         ivf = None
         if backend in ("auto", "ivf") and clusters is not None:
             ivf, backend = nearest.build_ivf(*clusters, vectors, record["num_cells_in_search"]), "ivf"
-        settings = {"text": record["text"], "options": CosineOptions.read(record)}
+        settings = {name: record.get(name) for name in ("text", "query_prompt")}
+        settings["options"] = CosineOptions.read(record)
         return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, **settings)
 
     def __len__(self) -> int:
@@ -268,7 +274,7 @@ class SentenceIndex:
             sentences: A list of sentences, or a text file with one sentence per line.
             batch_size: As in `build`.
         """
-        encode = self._encoder(batch_size)
+        encode = self._encoder(batch_size, self.options)
         if isinstance(sentences, str | Path):
             sentences = list(chain.from_iterable(_read_sentences(sentences)[1]))
         texts = strings(sentences)
@@ -329,7 +335,7 @@ class SentenceIndex:
         Raises:
             UserError: If the index has no model, or if the model has changed since the index was built.
         """
-        encode = self._encoder(batch_size)
+        encode = self._encoder(batch_size, self.query_options)
         vectors = encode([queries] if isinstance(queries, str) else strings(queries))
         hits = self.search_vectors(vectors, top_k, threshold)
         return hits[0] if isinstance(queries, str) else hits
@@ -405,7 +411,7 @@ class SentenceIndex:
         folder, overwrite = path("folder", folder), truth_value("overwrite", overwrite)
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
         rows = (([self._sentences[row] for row in part], self._codes[part.start : part.stop]) for part in parts)
-        facts = {"model": self.identity, "text": self.text, **self.options.recorded()}
+        facts = {"model": self.identity, "text": self.text, **_recorded(self.options, self.query_prompt)}
 
         def clustering(vectors: Vectors) -> tuple[np.ndarray, np.ndarray]:
             centroids = ivf.quantizer.reconstruct_n(0, ivf.nlist)
@@ -415,13 +421,18 @@ class SentenceIndex:
         in_search = self.num_cells_in_search
         write_index(Path(folder), overwrite, len(self), rows, self.quantizer, cells, in_search, facts)
 
-    def _encoder(self, batch_size: int | None) -> Callable[[Sequence[str]], np.ndarray]:
+    @property
+    def query_options(self) -> CosineOptions:
+        """The options with which queries are encoded."""
+        return self.options if self.query_prompt is None else replace(self.options, prompt_text=self.query_prompt)
+
+    def _encoder(self, batch_size: int | None, options: CosineOptions) -> Callable[[Sequence[str]], np.ndarray]:
         """Return a function that encodes sentences. Raises UserError if the model is missing or has changed."""
         if self.model is None:
             raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
             _require_same_model(self.identity, self.model, "the index")
-        return replace(self.options, batch_size=batch_size, show_progress=False).encode_with(self.model)
+        return replace(options, batch_size=batch_size, show_progress=False).encode_with(self.model)
 
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)
@@ -440,6 +451,11 @@ def require_backend(backend: str) -> None:
 
 def _not_one_row_each(vectors: np.ndarray, count: int) -> UserError:
     return UserError(f"expected one vector per sentence ({count}), found vectors of shape {vectors.shape}")
+
+
+def _recorded(options: CosineOptions, query_prompt: str | None) -> dict[str, Any]:
+    """Return the entries of the record for the options of encoding and the prompt of queries."""
+    return options.recorded() | ({} if query_prompt is None else {"query_prompt": query_prompt})
 
 
 def _identity(model: Any) -> Mapping[str, Any] | None:
@@ -508,7 +524,8 @@ def _read_vectors(
     for name in sorted({*made_with, *requested} - {"max_length"}):
         if made_with.get(name) != requested.get(name):
             was, now = (f"{name} {of[name]}" if name in of else f"no {name}" for of in (made_with, requested))
-            raise UserError(f"{path} was made with {was}, and {now} is given for the index; give the same option")
+            again = "encode it with --prompt_name document" if name == "prompt_text" else "give the same option"
+            raise UserError(f"{path} was made with {was}, and {now} is given for the index; {again}")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
     if identity is not None:

@@ -92,8 +92,11 @@ def mine_negatives(
     guide_encode = load_guide and Encoding(load_guide(), CosineOptions(batch_size=args.batch_size))
     with staging_folder(output) as part:
         index = _open_index(args, corpus, numbered, model, part / "corpus")
-        encode = Encoding(model, replace(index.options, batch_size=args.batch_size, show_progress=False))
-        miner = _Miner(args, numbered, index, encode, guide_encode, part, is_corpus_of_positives=corpus is None)
+        how = {"batch_size": args.batch_size, "show_progress": False}
+        encode = Encoding(model, replace(index.options, **how))
+        encode_anchors = Encoding(model, replace(index.query_options, **how))
+        encoders = encode_anchors, encode, guide_encode
+        miner = _Miner(args, numbered, index, *encoders, part, is_corpus_of_positives=corpus is None)
         with tqdm(total=len(numbered.anchors), desc="mine", mininterval=1, disable=not args.show_progress) as bar:
             negatives = miner.mine(bar.update)
         rows = _rows_of_output(args, numbered, negatives)
@@ -115,7 +118,7 @@ def _open_index(
     """
     if isinstance(corpus, Path):
         index = SentenceIndex.load(corpus, model, args.backend)
-        for name, value, _ in args.differing(index.options):
+        for name, value, _ in args.with_prompt(model).differing(index.options):
             raise OptionError(name, value, f"the index {corpus} was built with other options", "leave it out")
         return index
     texts = pairs.positives
@@ -134,6 +137,7 @@ class _Miner:
         args: MiningArguments,
         pairs: Pairs,
         index: SentenceIndex,
+        encode_anchors: Encoding,
         encode: Encoding,
         guide_encode: Encoding | None,
         folder: Path,
@@ -146,7 +150,7 @@ class _Miner:
 
         self.args, self.pairs, self.index = args, pairs, index
         positives = index.vectors if is_corpus_of_positives else stored(encode, "positives", of_corpus=False)
-        self.similarities = Similarities(encode, positives, index.vectors)
+        self.similarities = Similarities(encode_anchors, positives, index.vectors)
         self.guide: Similarities | None = None
         if guide_encode:
             by_guide = stored(guide_encode, "guide_corpus", of_corpus=True)

@@ -177,5 +177,6 @@ def _settings(model: SentenceEncoder, dimension: int) -> dict[str, object]:
             "final_period": model.final_period,
             "strip": template is not None,
             "prepend": model.text_prefix if template is None else template.lead,
+            **({"prompts": model.prompts} if model.prompts and template is None else {}),
         },
     }

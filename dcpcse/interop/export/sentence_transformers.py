@@ -8,7 +8,6 @@ import numpy as np
 from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.manifest import MODEL_CONFIG, read_object
-from dcpcse.encoders.storage.model_folder import PROMPT_NAMES
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_atomic, write_json_atomic
 
@@ -72,8 +71,7 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
             modules=[DeepPromptTransformer(model)],
             device="cpu",
             truncate_dim=truncate_dim,
-            prompts=dict.fromkeys(PROMPT_NAMES, model.text_prefix) if model.text_prefix else None,
-            default_prompt_name=PROMPT_NAMES[0] if model.text_prefix else None,
+            **model.prompt_settings(),
         ).save(str(folder), create_model_card=False)
     frozen = f"trained weights for the frozen encoder `{model.source.name_or_path}`, which is loaded from there"
     what = "the trained encoder" if model.encoder.tuned else frozen

@@ -98,6 +98,7 @@ def write_page(
         *(note, "", "```python", *imports, "", 'FOLDER = "."  # the folder of this README'),
         'sentences = ["A man is playing a flute.", "Rain fell."]',
         *([f"sentences = [{model.text_prefix!r} + text for text in sentences]"] if model.text_prefix else []),
+        *([f"# Named prompts, to be put before the sentences: {model.prompts}"] if model.prompts else []),
         f"tokenizer = AutoTokenizer.from_pretrained(FOLDER{side})",
         f"model = {load}.eval()",
         f'options = {{"padding": True, "truncation": True, "max_length": {model.max_tokens}}}',
