@@ -62,7 +62,7 @@ OTHERS = [
     ("/embed", {"input": "x"}, "did you mean 'inputs'"),
     ("/embed", {"inputs": ["x", ""]}, "the text 1 is empty"),
     ("/embed", {"inputs": "x", "dimensions": 10**6}, "dimensions must be at most 32"),
-    ("/embed", {"inputs": "x", "prompt_name": "query"}, "prompt_name must be null"),
+    ("/embed", {"inputs": "x", "prompt_name": "image"}, "no prompt 'image'; choose from query, document"),
     ("/embed", {"inputs": "x", "truncation_direction": "left"}, "truncation_direction must be"),
     ("/similarity", {"model": "faq", "b": "x"}, "a is missing"),
     ("/similarity", {"model": "faq", "a": [5], "b": "x"}, "a must be"),
