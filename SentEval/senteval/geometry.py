@@ -41,7 +41,7 @@ class CosineBin:
     """Cosines of the pairs with a score in [low, high); the last bin includes high.
 
     Args:
-        quantiles: Percentage -> cosine that this percentage of the pairs does not exceed.
+        quantiles: Quantiles of the cosines by percentage; `quantiles[50]` is the median.
     """
 
     low: float

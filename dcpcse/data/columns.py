@@ -436,7 +436,9 @@ def _score(cell: str) -> float:
         remedy = f"rename the column to {LABEL}, which is for {', '.join(CLASSES)}"
     else:
         remedy = "write a number such as 3.5 (1 and 0 for true and false), or remove the row"
-    raise ValueError(f"the score {cell[:40]!r} is not a number; {remedy}, or rename a column of hard negatives")
+    raise ValueError(
+        f"the score {cell[:40]!r} is not a number; {remedy}; if the column has hard negatives, name it negative"
+    )
 
 
 class LabelCounter:

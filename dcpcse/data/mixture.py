@@ -124,7 +124,9 @@ class MixedDataset(Dataset):
 def make_mixture(
     data: AnyTrainingData, seed: int, positive: str = "dropout"
 ) -> tuple[Columns, IndexedDataset | MixedDataset]:
-    """Return the columns of the examples and the examples, as in `make_examples`; of several sets, all examples.
+    """Return the columns of the examples, and the examples of all training sets.
+
+    Each set contributes the examples that `make_examples` returns for it.
 
     Args:
         data: The training data.

@@ -289,8 +289,8 @@ def fitting_tokenizer(
         )
     if 2 * len(tokenizer) < rows:
         raise UserError(
-            f"the tokenizer {name} has {len(tokenizer)} tokens, but the encoder {encoder} has {rows}: its vocabulary "
-            "is missing or belongs to another encoder; copy the tokenizer files of this encoder"
+            f"the tokenizer {name} has {len(tokenizer)} tokens, but the encoder {encoder} has {rows}: the "
+            "tokenizer's vocabulary is missing or belongs to another encoder; copy the tokenizer files of this encoder"
         )
     if tokenizer.pad_token_id is None:
         raise UserError(f"the tokenizer {name} has no padding token, which batches need; give a tokenizer with one")

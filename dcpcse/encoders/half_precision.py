@@ -238,8 +238,9 @@ class HalfLayer:
 class HalfStack:
     """Computes a stack of frozen layers under autocast to bfloat16, from copies of its weights.
 
-    Autocast computes the layers instead in inference mode, as in `encode`, because it is more precise. Autocast also
-    computes the layers for batches with padding, for the hidden states of all layers and for activation checkpointing.
+    The copies are not used in inference mode (as in `encode`), because autocast with the layers' own weights is more
+    precise. They are also not used for batches with padding, for the hidden states of all layers and for activation
+    checkpointing.
     """
 
     def __init__(self, stack: nn.Module) -> None:

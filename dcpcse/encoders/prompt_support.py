@@ -193,8 +193,8 @@ def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
             return backbone.get_submodule(name)
     supported = (kind for kind in PROMPTABLE if kind not in DECODERS)
     raise UserError(
-        f"{backbone.config.model_type} encoders have no embedding layer after which a condition can be inserted; "
-        f"supported encoders: {', '.join(supported)}"
+        f"{backbone.config.model_type} encoders have no embedding layer whose output can be changed, which this "
+        f"method needs; supported encoders: {', '.join(supported)}"
     )
 
 

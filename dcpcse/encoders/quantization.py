@@ -146,7 +146,7 @@ Vectors = np.ndarray | QuantizedVectors
 
 
 def ranges_of(name: str, value: Sequence[Any] | np.ndarray) -> list[list[float]]:
-    """Return ranges (2, H) as numbers of Python, which records contain. Raises OptionError for other values.
+    """Return ranges (2, H) as lists of Python floats, for records in JSON. Raises OptionError for other values.
 
     Args:
         name: Name of the option, for messages.

@@ -216,7 +216,7 @@ def read_prompts(path: str | Path) -> dict[str, str]:
             hint = did_you_mean(str(name), known)
             raise UserError(
                 f"{option}: {str(name)[:80]!r} is not a task; {hint + ' ' if hint else ''}give a task of mteb or of "
-                f"{spell('mteb')}, a type of tasks such as STS, query or document"
+                f"{spell('mteb')}, a type of tasks such as STS, or 'query' or 'document' for all tasks"
             )
     return prompts
 

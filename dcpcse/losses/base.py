@@ -73,7 +73,7 @@ class Loss(nn.Module):
 
     Attributes:
         metrics: Metrics of the last batch for the training log, without gradients.
-        anchors: Anchor embeddings (B, H) of the last batch, without gradients, which the training guards check. None:
+        anchors: Anchor embeddings (B, H) of the last batch, without gradients. The training guards check them. None:
             no check.
         max_tokens: Maximum number of tokens of a text that the loss accepts. None if only the encoder limits the
             number.
@@ -84,7 +84,7 @@ class Loss(nn.Module):
         has_row_chunks: Whether the loss uses `row_chunk` (see `dcpcse.losses.row_chunks`) or does not need it.
         row_chunk: Number of anchors that the loss compares with all candidates at a time (--loss_chunk). None: all
             anchors. It is set before training.
-        has_widths: Whether the loss uses `widths`, with `over_widths`.
+        has_widths: Whether the loss uses `widths`, by calling `over_widths`.
         widths: The numbers of first values to which the embeddings are shortened (--matryoshka_dims), each with the
             weight of its loss. The full width is the last one. () means only the full width. They are set before
             training.

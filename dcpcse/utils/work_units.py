@@ -47,7 +47,7 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
 
     Args:
         ray: Address of a Ray cluster. `local` starts a cluster on this machine and stops it at the end. None: the
-        workers run on this machine.
+            workers run on this machine.
         count: Number of workers. Default: one worker on this machine; on a cluster, one per GPU or, on CPUs, one per
             machine.
         device: Device of the workers. Default: cuda if available.

@@ -31,7 +31,7 @@ require_names(HfArgumentParser, "_parse_dataclass_field")
 
 
 class DataclassParser(HfArgumentParser):
-    """A parser of transformers that ignores this package's metadata of fields, which argparse does not know."""
+    """An HfArgumentParser that hides this package's own metadata of fields from argparse, which would refuse them."""
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
