@@ -21,6 +21,7 @@ from dcpcse.data.duplicates import DuplicateCounts
 from dcpcse.data.training_data import CacheSummary
 from dcpcse.doctor import model_folder
 from dcpcse.doctor.findings import CheckSettings
+from dcpcse.encoders.quantization import Quantizer
 from dcpcse.encoders.safe_loading import find_weights
 from dcpcse.experiments import hyperparameter_search, template_search
 from dcpcse.experiments.adaptation import record as adaptation
@@ -167,7 +168,8 @@ def make_records(root: Path) -> dict[str, Record]:
     made = root / "index"
     unit_rows = np.eye(4, 8, dtype=np.float32)
     facts = {"model": {"base": "x"}, "text": "y"}
-    index_folder.write_index(made, False, 4, [(list("abcd"), unit_rows)], lambda rows: (rows[:2], CELLS), 1, facts)
+    rows, clustering = [(list("abcd"), unit_rows)], lambda rows: (rows[:2], CELLS)
+    index_folder.write_index(made, False, 4, rows, Quantizer.fit("float32", unit_rows), clustering, 1, facts)
     add("index", index_folder.RECORD, None, lambda folder: SentenceIndex.load(folder), made)
     output = root / "output/v.npy"
     output.parent.mkdir()

@@ -200,7 +200,7 @@ no-deps dest only-binary python-version head port address
 requeue signal wrap nodes ntasks-per-node gpus-per-node cpus-per-task
 tokenizer text sides hidden heads times_only toy only jobs page keep_models layers encoder save strict kind
 adapter sentences rounds processor_time rows spread repeats report trec exclude list runs seconds findings most
-over_training projection count lines cell study task split matrix no_bins
+over_training projection count lines cell study task split matrix no_bins precisions
 """
 """Of torchrun, pip, ray and sbatch, of benchmarks and the tests, and of the kinds of plots."""
 

@@ -15,7 +15,7 @@ from dcpcse.api.evaluate import evaluate, tasks_or_pairs
 from dcpcse.evaluation.advice import advice
 from dcpcse.utils.arguments import known_arguments, location, number, whole_number
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, invalid_choice, parameter_names, shown
+from dcpcse.utils.errors import UserError, invalid_choice, no_effect, parameter_names, shown, spell
 
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
@@ -33,7 +33,7 @@ def compare(
     names: Sequence[str | None] | None = None,
     pairs: Any = None,
     labels: Any = None,
-    metric: str = "accuracy",
+    metric: str | None = None,
     columns: Mapping[str, str] | Sequence[str] | None = None,
     retrieval: str | Path | Sequence[str | Path] | None = None,
     mode: str = "test",
@@ -61,7 +61,7 @@ def compare(
             folder is used.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
-        metric: As in `dcpcse.evaluate`. With "map", the classes are resampled with all their texts.
+        metric: As in `dcpcse.evaluate`. None: "accuracy". With "map", the classes are resampled with all their texts.
         columns: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.
         mode: As in `dcpcse.evaluate`.
@@ -89,7 +89,9 @@ def compare(
     options["columns"] = columns
     data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
     if labels is not None:
-        data["metric"] = metric
+        data["metric"] = metric or "accuracy"
+    elif metric is not None:
+        raise no_effect("metric", f"without {spell('labels')}")
     evaluated_by = partial(evaluate, **options, show_progress=show_progress)
     return compare_models(models, names, data, mode, evaluated_by, level=level, samples=samples, seed=seed)
 

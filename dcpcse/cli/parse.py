@@ -38,7 +38,7 @@ MAIN_TRAINING_OPTIONS = {
     ),
     "evaluation while training": (
         *("eval_strategy", "eval_steps", "eval_pairs", "eval_labels", "eval_data_dir"),
-        *("load_best_model_at_end", "metric_for_best_model", "early_stopping_patience", "do_eval"),
+        *("load_best_model_at_end", "metric_for_best_model", "early_stopping_patience"),
     ),
     "output": (
         *("output_dir", "overwrite_output_dir", "resume", "save_strategy", "save_steps", "logging_steps", "report_to"),

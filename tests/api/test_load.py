@@ -287,7 +287,7 @@ REFUSED = (
     (changed(POOLING, layers=3), "layers 3"),
     (lambda f: (f / POOLING).unlink(), "cannot read"),
     (changed(ENCODER, transformer_task="fill-mask"), "fill-mask"),
-    (changed(ENCODER, max_seq_length="9"), "max_seq_length '9'"),
+    (changed(ENCODER, max_seq_length="9"), "null as max_seq_length"),
     (changed(ENCODER, max_seq_length=1), "maximum of 1 tokens"),
     (changed(MODEL, model_type="SparseEncoder"), "SparseEncoder"),
     (changed(MODEL, default_prompt_name="nobody"), "names no text in prompts"),

@@ -131,7 +131,7 @@ CONTENTS = [
     ({"a": torch.full((2,), torch.nan)}, "NaN or infinite"),
     ({"state": {"a": torch.zeros(2)}}, "dense tensors only"),
     ([torch.zeros(2)], "contains a list"),
-    ({"bert.embeddings.word_embeddings.weight": torch.zeros(2, 2)}, r"shape \(2, 2\), but .* by config.json"),
+    ({"bert.embeddings.word_embeddings.weight": torch.zeros(2, 2)}, r"shape \(2, 2\), but config.json requires"),
     ({"a": torch.zeros(2)}, "lacks"),
 ]
 

@@ -290,9 +290,12 @@ def test_overwrite_replaces_the_files_of_a_different_command_at_the_end(
     assert len(encoded) == LINES // CHUNK
     argv = command(tiny("bert"), text, left)
 
+    encode = SentenceEncoder.encode
+
     def ctrl_c(self, sentences, *args, **kwargs):
         if sentences:
             raise KeyboardInterrupt
+        return encode(self, sentences, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(SentenceEncoder, "encode", ctrl_c)

@@ -225,7 +225,7 @@ def test_resume_leaves_a_finished_result_untouched(attempt, whole, tmp_path):
     for path in folder.glob("checkpoint-*"):
         shutil.rmtree(path)
     assert "--learning_rate" in attempt(folder, **EVERY_TWO, resume=True, learning_rate=0.5).err
-    assert "no checkpoint to resume from" in attempt(folder, **{**EVERY_TWO, "max_steps": 9}, resume=True).err
+    assert "could be resumed to 9 steps" in attempt(folder, **{**EVERY_TWO, "max_steps": 9}, resume=True).err
 
 
 def test_resume_refuses_options_that_mean_something_else_and_a_folder_of_something_else(attempt, tmp_path):

@@ -67,7 +67,8 @@ def test_no_path_makes_the_server_fail(method, path, server):
     for place in (f"/{quote(path)}", f"/v1/models/{quote(path)}", f"/adapters/{quote(path)}"):
         answer = server.client.request(method, place)
         if answer.status_code != 200:
-            assert answer.status_code in (401, 404, 405), (method, place, answer.text)
+            no_body = 400 if (method, place) == ("POST", "/") else 404
+            assert answer.status_code in (401, no_body, 404, 405), (method, place, answer.text)
             assert answer.json()["error"]["message"].isprintable()
 
 

@@ -282,7 +282,8 @@ WITHOUT = {
     **{"save_total_limit": "2 --save_strategy no", "logging_steps": "4 --logging_strategy epoch"},
     **{"adam_bias_correction": "True --optim sgd", "adam_beta1": "0.8 --optim sgd", "adam_beta2": "0.8 --optim sgd"},
     **{"adam_epsilon": "1e-6 --optim adafactor", "warmup_steps": "10 --lr_scheduler_type constant"},
-    "gradient_checkpointing_kwargs": "{}",
+    **{"gradient_checkpointing_kwargs": "{}", "early_stopping_threshold": "0.1"},
+    "early_stopping_patience": "2 --do_eval --eval_tasks STSBenchmark",
 }
 WITH = (
     "--do_eval --eval_strategy steps --eval_steps 4 --eval_delay 2 --eval_tasks STSBenchmark --eval_data_dir x "

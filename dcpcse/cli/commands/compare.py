@@ -12,7 +12,7 @@ from senteval.names import LABELS_METRICS, TASK_SETS
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, no_effect, plural, spell
 from dcpcse.utils.files import require_output, write_files
 from dcpcse.utils.option_fields import BATCH_SIZE_HELP, SEED, Whole
 
@@ -56,7 +56,9 @@ def compare_command(argv: Sequence[str]) -> None:
 
     data = {name: getattr(args, name) for name in ("tasks", "pairs", "labels", "retrieval")}
     if args.labels is not None:
-        data["metric"] = args.metric
+        data["metric"] = args.metric or LABELS_METRICS[0]
+    elif args.metric:
+        raise no_effect("metric", f"without {spell('labels')}")
     resampling = {name: getattr(args, name) for name in ("level", "samples", "seed")}
     comparison = compare_models(models, names, data, args.mode, evaluate_path, **resampling)
     print_result(str(comparison))
@@ -113,7 +115,6 @@ def compare_parser() -> CommandParser:
     add(
         "--metric",
         choices=LABELS_METRICS,
-        default=LABELS_METRICS[0],
         help="Metric of --labels, as for dcpcse evaluate.",
     )
     add("--columns", nargs="+", metavar="ROLE=NAME", help="Columns of --pairs and --labels, as for dcpcse evaluate.")
