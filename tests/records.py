@@ -211,7 +211,7 @@ def make_records(root: Path) -> dict[str, Record]:
     def read_settings(folder: Path) -> None:
         encoder.folder = folder
         encoder._text = encoder._settings()["text"]
-        encoder._prepared("a sentence")
+        encoder._prepared("a sentence", "")
 
     add("onnx", "encoder.json", settings, read_settings)
     for name in ("model.onnx", "tokenizer.json"):
