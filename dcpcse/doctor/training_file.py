@@ -249,7 +249,8 @@ class _SentenceCounts:
                 f"{text}; the copies are then negatives of each other, which --batch_sampler no_duplicates avoids",
             )
         elif kind is None:
-            yield ok("repeats", "no sentence occurs twice")
+            side = "sentence" if len(header.names) == 1 else "anchor and no positive"
+            yield ok("repeats", f"no {side} occurs twice")
         elif not repeats.duplicates.count and not repeats.relabelled.count:
             yield ok("repeats", f"no {'sentence' if kind == CLASS else 'pair of sentences'} occurs twice")
 
