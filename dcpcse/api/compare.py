@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from senteval.names import FAMILY_OF, MODE_NAMES
+from senteval.names import FAMILY_OF, LABELS_METRICS, MODE_NAMES
 
 from dcpcse.api.evaluate import evaluate, tasks_or_pairs
 from dcpcse.evaluation.advice import advice
@@ -87,11 +87,7 @@ def compare(
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
     options["columns"] = columns
-    data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
-    if labels is not None:
-        data["metric"] = metric or "accuracy"
-    elif metric is not None:
-        raise no_effect("metric", f"without {spell('labels')}")
+    data = {"tasks": tasks, "pairs": pairs, "labels": labels, "metric": metric, "retrieval": retrieval}
     evaluated_by = partial(evaluate, **options, show_progress=show_progress)
     return compare_models(models, names, data, mode, evaluated_by, level=level, samples=samples, seed=seed)
 
@@ -110,7 +106,7 @@ def compare_models(
     """Compare models as in `compare`, with a given function that evaluates a model.
 
     Args:
-        data: The arguments tasks, pairs, labels, retrieval and, with labels, metric of `compare`, by name.
+        data: The arguments tasks, pairs, labels, metric and retrieval of `compare`, by name.
         evaluate: A function that is called with a model, and with `mode` and the values of `data` as keywords.
     """
     from dcpcse.analysis.model_comparison import compare_runs
@@ -123,8 +119,11 @@ def compare_models(
     groups = _named(models, names)
     if len(groups) < 2:
         raise UserError("only one model is given; give at least two models, each as a list if it has several seeds")
+    if data["metric"] is not None and data["labels"] is None:
+        raise no_effect("metric", f"without {spell('labels')}")
     # Data that can be read only once are kept for all models.
     data = {name: list(value) if isinstance(value, Iterator) else value for name, value in data.items()}
+    metric = data["metric"] or LABELS_METRICS[0]
     chosen, _ = tasks_or_pairs(data["tasks"], mode)
     evaluated = {name: [_given_outcomes(entry) for entry in entries] for name, entries in groups.items()}
     results = [run for of_model in evaluated.values() for run in of_model if run is not None]
@@ -141,7 +140,7 @@ def compare_models(
         for index, (entry, run) in enumerate(zip(entries, evaluated[name], strict=True), start=1):
             if run is None:
                 notify(f"evaluating {name}" + (f", run {index} of {len(entries)}" if len(entries) > 1 else ""))
-                run = _outcomes(evaluate(entry, mode=mode, **data), name)
+                run = _outcomes(evaluate(entry, mode=mode, **{**data, "metric": metric}), name)
             runs[name].append(_with_tasks(name, run, chosen) if chosen else run)
     return compare_runs(runs, level=level, samples=samples, seed=seed)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.data.columns import CLASS, CLASSES, LABEL, SCORE, negatives_in
+from dcpcse.data.columns import CLASS, CLASSES, LABEL, SCORE, kind_of_role, negatives_in
 from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.examples import EPOCH_KEY, NEGATIVES_KEY, ROW_KEY, Examples, ListedExamples, stack_indices
 from dcpcse.data.token_table import Tokenization
@@ -112,8 +112,12 @@ class ViewCollator:
         self.tokenizer = tokenizer
         self.views = tuple(views)
         self.templates = tuple(templates) if any(view.templates for view in self.views) else ()
-        roles = {view.column: view.column.partition("_")[0] for view in self.views}
-        self.prompts = {column: (prompts or {}).get(role, prefix) for column, role in roles.items()}
+        columns = columns_of(self.views)
+        self.prompts = {column: (prompts or {}).get(kind_of_role(column), prefix) for column in columns}
+        self.prompt_lengths = {
+            column: len(tokenizer(prompt.rstrip(), add_special_tokens=False)["input_ids"]) if prompt else 0
+            for column, prompt in self.prompts.items()
+        }
         self.width = width
         # The ids before and after a sentence: of each template, or the special tokens.
         self.surroundings = [(item.before, item.after) for item in self.templates] or [frame(tokenizer)]
@@ -227,8 +231,7 @@ class ViewCollator:
         The tokens of the text before each sentence are not changed.
         """
         edited, cuts = [], []
-        prompt = self.prompts[view.column]
-        offset = len(self.tokenizer(prompt.rstrip(), add_special_tokens=False)["input_ids"]) if prompt else 0
+        offset = self.prompt_lengths[view.column]
         epochs, rows = examples.values(EPOCH_KEY), examples.values(ROW_KEY)
         for epoch, row, content in zip(epochs, rows, ids.lists(), strict=True):
             cut = None

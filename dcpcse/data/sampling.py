@@ -147,8 +147,8 @@ class MixedSampler(CompactRandomSampler):
         self.samplers, self.weights = samplers, weights
         self._sizes = sizes
 
-    def drawn(self) -> list[int]:
-        """Return the dataset of each batch of this epoch, by its number."""
+    def batches(self) -> list[tuple[int, int]]:
+        """Return the dataset (by its number) and the number of rows of each batch of this epoch."""
         generator = torch.Generator().manual_seed(self.initial_seed + self.epoch)
         counts = torch.tensor([*map(len, self._sizes)])
         if self.weights is not None:
@@ -157,18 +157,19 @@ class MixedSampler(CompactRandomSampler):
             counts, left = shares.long(), int(counts.sum() - shares.long().sum())
             if left:  # rounded up at random, so that a small weight is not lost
                 counts[torch.multinomial(shares - counts, left, generator=generator)] += 1
-        batches = torch.repeat_interleave(counts)
-        return batches[torch.randperm(len(batches), generator=generator)].tolist()
+        numbers = torch.repeat_interleave(counts)
+        numbers = numbers[torch.randperm(len(numbers), generator=generator)].tolist()
+        sizes = [*map(cycle, self._sizes)]
+        return [(number, next(sizes[number])) for number in numbers]
 
     @property
     def sizes(self) -> list[int]:
         """The number of rows of each batch of this epoch, summed over all processes."""
-        sizes = [*map(cycle, self._sizes)]
-        return [next(sizes[number]) for number in self.drawn()]
+        return [size for _, size in self.batches()]
 
     def __iter__(self) -> Iterator[int]:
         rows = [self._rows(number, self.epoch) for number in range(len(self.samplers))]
-        for number, size in zip(self.drawn(), self.sizes, strict=True):
+        for number, size in self.batches():
             yield from islice(rows[number], size)
         self.set_epoch(self.epoch + 1)
 

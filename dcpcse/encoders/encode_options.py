@@ -5,7 +5,7 @@ torch is not imported, because encoding with an ONNX file does not need it.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypedDict
@@ -153,9 +153,13 @@ class EncodeOptions(Options):
 
     def given(self) -> dict[str, Any]:
         """Return the options of encoding that differ from their defaults, by their names."""
-        declared = PrecisionOptions if isinstance(self, PrecisionOptions) else EncodeOptions
-        values = {kind.name: (getattr(self, kind.name), kind.default) for kind in fields(declared)}
+        values = {kind.name: (getattr(self, kind.name), kind.default) for kind in self.encoding_fields()}
         return {name: value for name, (value, default) in values.items() if value != default}
+
+    @staticmethod
+    def encoding_fields() -> tuple[Field, ...]:
+        """Return the fields that are options of encoding; classes of commands have further fields."""
+        return fields(EncodeOptions)
 
     def recorded(self) -> dict[str, Any]:
         """Return the given options that change vectors by more than rounding, as JSON values for a record."""
@@ -269,6 +273,10 @@ class PrecisionOptions(EncodeOptions):
         "For int8 and uint8: a text file with lines like those that are encoded, or a .npy file with the smallest and "
         "the largest value of each dimension.",
     )
+
+    @staticmethod
+    def encoding_fields() -> tuple[Field, ...]:
+        return fields(PrecisionOptions)
 
     def check(self) -> None:
         """Read the calibration. Raise UserError if it contains neither texts nor ranges."""

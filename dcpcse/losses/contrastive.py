@@ -59,8 +59,8 @@ class Contrastive(Loss):
     def forward(self, batch: EncodedBatch) -> Tensor:
         views = batch.embeddings
         hard = negatives_in(views)
-        masks_of = false_negatives.masks_of_rows(batch.precomputed, (self.positive, *hard), batch.counts)
         absent = false_negatives.absent_masks(batch.precomputed, hard, batch.counts)
+        masks_of = false_negatives.masks_of_rows(batch.precomputed, (self.positive, *hard), batch.counts, absent)
         self.anchors = views["anchor"].detach()
         count = len(self.anchors)
 

@@ -42,7 +42,8 @@ class EnergyHinge(Loss):
         views, anchors = batch.embeddings, batch.embeddings["anchor"]
         names = ("positive", *negatives_in(views))
         candidates = gather_own_first([views[name] for name in names], batch.counts)
-        masks_of = false_negatives.masks_of_rows(batch.precomputed, names, batch.counts)
+        absent = false_negatives.absent_masks(batch.precomputed, names[1:], batch.counts)
+        masks_of = false_negatives.masks_of_rows(batch.precomputed, names, batch.counts, absent)
 
         def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
             (anchors,), (positives, *negatives) = anchors, candidates

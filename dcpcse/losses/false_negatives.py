@@ -60,11 +60,15 @@ def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Seque
             positives belongs to anchor i and is never masked.
         counts: As in `gather_own_first`.
     """
-    return masks_of_rows(precomputed, names, counts)(slice(0, None))
+    absent = absent_masks(precomputed, names[1:], counts)
+    return masks_of_rows(precomputed, names, counts, absent)(slice(0, None))
 
 
 def masks_of_rows(
-    precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
+    precomputed: Mapping[str, Tensor],
+    names: Sequence[str],
+    counts: Sequence[int] | None,
+    absent: Sequence[Tensor],
 ) -> MasksOfRows:
     """Return a function that maps a slice of b rows to the masks (b, C) of the anchors in these rows.
 
@@ -74,10 +78,10 @@ def masks_of_rows(
         precomputed: As in `masks`.
         names: As in `masks`.
         counts: As in `masks`.
+        absent: The result of `absent_masks`.
     """
     nearer = _nearer(precomputed, names, counts) if f"{GUIDED}anchor" in precomputed else None
     same_class = _same_class(precomputed[CLASSES], counts) if CLASSES in precomputed else None
-    absent = absent_masks(precomputed, names[1:], counts)
 
     def of_rows(rows: slice) -> Masks:
         guided = nearer(rows) if nearer else [None] * len(names)

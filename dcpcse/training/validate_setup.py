@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
-from dcpcse.data.columns import CLASS, describe_labels
+from dcpcse.data.columns import CLASS, describe_labels, kind_of_role
 from dcpcse.data.examples import EVERY, EveryPositive, IndexedDataset
 from dcpcse.data.mixture import MixedDataset
 from dcpcse.data.sampling import distinct_rows
@@ -374,7 +374,7 @@ def require_prompted_columns(options: ModelArguments, views: Iterable[View]) -> 
         options: Options of the model.
         views: The views of the method.
     """
-    roles = {view.column.partition("_")[0] for view in views}
+    roles = {kind_of_role(view.column) for view in views}
     for role in texts_by_name(options.prompts):
         if role not in roles:
             raise OptionError("prompts", role, "no such column of sentences is trained on", "leave it out")

@@ -12,7 +12,7 @@ from senteval.names import LABELS_METRICS, TASK_SETS
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
-from dcpcse.utils.errors import UserError, no_effect, plural, spell
+from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_output, write_files
 from dcpcse.utils.option_fields import BATCH_SIZE_HELP, SEED, Whole
 
@@ -54,11 +54,7 @@ def compare_command(argv: Sequence[str]) -> None:
         model = path if args.pooler is None or has_representation(path, encoder) else load_model(path, encoder)
         return plain(model, **data, **options, cache_dir=args.cache_dir)
 
-    data = {name: getattr(args, name) for name in ("tasks", "pairs", "labels", "retrieval")}
-    if args.labels is not None:
-        data["metric"] = args.metric or LABELS_METRICS[0]
-    elif args.metric:
-        raise no_effect("metric", f"without {spell('labels')}")
+    data = {name: getattr(args, name) for name in ("tasks", "pairs", "labels", "metric", "retrieval")}
     resampling = {name: getattr(args, name) for name in ("level", "samples", "seed")}
     comparison = compare_models(models, names, data, args.mode, evaluate_path, **resampling)
     print_result(str(comparison))

@@ -23,7 +23,7 @@ from dcpcse.inference.index.index_folder import read_index, require_place, write
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import known_arguments, matrix, number, path, strings, truth_value, whole_number
-from dcpcse.utils.errors import UserError, invalid_choice, plural
+from dcpcse.utils.errors import UserError, invalid_choice, plural, spell
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.parsing import open_array
 
@@ -524,7 +524,11 @@ def _read_vectors(
     for name in sorted({*made_with, *requested} - {"max_length"}):
         if made_with.get(name) != requested.get(name):
             was, now = (f"{name} {of[name]}" if name in of else f"no {name}" for of in (made_with, requested))
-            again = "encode it with --prompt_name document" if name == "prompt_text" else "give the same option"
+            again = (
+                f"encode it with {spell('prompt_name', 'document')}"
+                if name == "prompt_text"
+                else "give the same option"
+            )
             raise UserError(f"{path} was made with {was}, and {now} is given for the index; {again}")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
