@@ -1,6 +1,7 @@
 """`dcpcse.mine`, which finds hard negatives for pairs in a corpus."""
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -22,6 +23,7 @@ def mine(
     pairs: Any,
     *,
     output: str | Path,
+    columns: Mapping[str, str] | Sequence[str] | None = None,
     corpus: Any = None,
     num_negatives: int = 1,
     output_format: str | None = None,
@@ -51,6 +53,8 @@ def mine(
         pairs: A training file, or an object with the same rows. The columns are anchor and positive, which may be a
             list of positives.
         output: A .csv, .tsv or .jsonl file, which is written atomically at the end.
+        columns: A dict from roles to the names of columns of `pairs`, such as {"anchor": "question", "positive":
+            "answer"}. None: all columns.
         corpus: A file, a list or another object that contains texts, or the folder of an index of the same model. The
             texts of all columns are used. None: the positives in `pairs`.
         num_negatives: Number of negatives per pair.
@@ -87,6 +91,7 @@ def mine(
         UserError: If an argument or the data are not valid, or if no pair has enough negatives.
     """
     # Imported here, because this takes seconds.
+    from dcpcse.data.column_choice import chosen_columns
     from dcpcse.data.training_data import load_training_data
     from dcpcse.inference.index.sentence_index import require_backend
     from dcpcse.inference.mining.mine import mine_negatives, open_corpus
@@ -114,7 +119,7 @@ def mine(
     cache = None if cache_dir is None else str(path("cache_dir", cache_dir))
     return mine_negatives(
         args,
-        load_training_data(pairs, cache, name="pairs"),
+        load_training_data(pairs, cache, name="pairs", columns=chosen_columns(columns)),
         open_corpus(corpus, cache, "corpus"),
         partial(_encoder, model, cache),
         None if guide is None else partial(_guide, guide, cache),

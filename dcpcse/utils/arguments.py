@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 
-from dcpcse.utils.errors import SURROGATE, OptionError, UserError, did_you_mean
+from dcpcse.utils.errors import SURROGATE, OptionError, UserError, did_you_mean, is_command_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -163,7 +163,8 @@ def named_texts(name: str, value: Any) -> list[str]:
     items = [f"{key}={text}" for key, text in value.items()] if isinstance(value, Mapping) else value
     items = list_of_strings(name, items)
     if len({item.partition("=")[0] for item in items}) < len(items) or not all(item.find("=") > 0 for item in items):
-        raise _invalid(name, items, "NAME=TEXT, with each name once")
+        form = "NAME=TEXT, with each name once"
+        raise _invalid(name, items, form if is_command_line() else f"a dict of strings, or a list of strings {form}")
     return items
 
 

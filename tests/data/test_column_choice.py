@@ -63,7 +63,7 @@ WRONG = [
     (["anchor=question", "foo=answer"], r"'foo' is not a role; choose from anchor, positive, negative, label, score"),
     (["positive=answer"], "no column is the anchor; add anchor=NAME"),
     (["anchor=question", "anchor=answer"], "with each name once"),
-    (["question"], "must be NAME=TEXT"),
+    (["question"], "must be .*NAME=TEXT"),
     (3, "must be a list of strings"),
     ({"anchor": "Question"}, "has no column 'Question'; choose from 'id', 'label', 'answer', 'question'"),
     (

@@ -331,6 +331,17 @@ def test_the_file_is_read_as_a_training_file(name, options, columns, tmp_path):
     assert {text for column in columns[2:] for text in read.dataset[column]} <= {text for _, text in pairs}
 
 
+def test_columns_of_the_pairs_are_chosen_by_their_names(tmp_path):
+    pairs = made_pairs(20)
+    rows = [{"answer": b, "id": str(i), "question": a} for i, (a, b) in enumerate(pairs)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, columns in (("all", None), ("chosen", {"anchor": "question", "positive": "answer"})):
+        data = pairs if columns is None else str(tmp_path / "rows.jsonl")
+        options = {"columns": columns, "cache_dir": tmp_path, "show_progress": False}
+        dcpcse.mine(Lookup(), data, output=tmp_path / f"{name}.csv", **options)
+    assert (tmp_path / "chosen.csv").read_text() == (tmp_path / "all.csv").read_text()
+
+
 def test_lists_have_all_positives_of_an_anchor_and_the_negatives_of_a_loop(tmp_path):
     """As many as there are; from pairs and from lists of positives."""
     pairs, how = made_pairs(80), {"relative_margin": 0.3, "range_max": 4, "num_negatives": 3}

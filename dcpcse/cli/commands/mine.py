@@ -22,6 +22,7 @@ def mine_command(argv: Sequence[str]) -> None:
     # Imported after the options are checked, because this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 
+    from dcpcse.data.column_choice import chosen_columns
     from dcpcse.data.training_data import load_training_file
     from dcpcse.inference.index.sentence_index import require_backend
     from dcpcse.inference.loading import load_guide, load_model
@@ -42,7 +43,7 @@ def mine_command(argv: Sequence[str]) -> None:
     with logging_redirect_tqdm():
         result = mine_negatives(
             args,
-            load_training_file(places.pairs, cache),
+            load_training_file(places.pairs, cache, columns=chosen_columns(args.columns)),
             open_corpus(args.corpus, cache, "corpus"),
             lambda: load_model(places.model, encoder),
             None if args.guide is None else guide,

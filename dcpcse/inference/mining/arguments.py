@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dcpcse.data.column_choice import chosen_columns
 from dcpcse.data.columns import ROLES, numbered
 from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
@@ -22,6 +23,11 @@ class MiningArguments(CosineOptions):
     _argument_group_name = "mining"
 
     output: str | None = option(None, "Output file: OUT.csv, OUT.tsv or OUT.jsonl (required).")
+    columns: list[str] | None = option(
+        None,
+        "Columns of the pairs to read, as ROLE=NAME, such as anchor=question positive=answer. Default: all columns.",
+        named=True,
+    )
     corpus: str | None = option(
         None,
         "Texts from which negatives are chosen: a text file, a training file (all its columns of sentences), or an "
@@ -87,6 +93,7 @@ class MiningArguments(CosineOptions):
 
     def check(self) -> None:
         """Raise OptionError if options exclude each other or have no effect."""
+        chosen_columns(self.columns)
         low, high = spell("range_min", self.range_min), spell("range_max", self.range_max)
         require(self.range_max > self.range_min, "range_max", self.range_max, f"above {low}")
         ranks = self.range_max - self.range_min
@@ -103,7 +110,7 @@ class MiningArguments(CosineOptions):
             raise OptionError("output_format", LISTS, f"needs {spell('output')} OUT.jsonl")
 
     @property
-    def columns(self) -> list[str]:
+    def output_columns(self) -> list[str]:
         """The names of the columns of the output."""
         if self.output_format == LISTS:
             return ["query", "pos", "neg"]

@@ -102,7 +102,7 @@ def mine_negatives(
         rows = _rows_of_output(args, numbered, negatives)
         require_output(output, "output", args.overwrite)  # it may have been written in the meantime
         texts = _lists if args.output_format == LISTS else _texts
-        write_table(output, args.columns, texts(numbered, rows, negatives, index))
+        write_table(output, args.output_columns, texts(numbered, rows, negatives, index))
     result = MiningResult.of(args, numbered, negatives, rows, index.described)
     for line in result.lines:
         notify(line)
