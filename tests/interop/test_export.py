@@ -399,6 +399,26 @@ def test_what_cannot_be_shortened_is_refused(saved, tmp_path):
     assert not out.exists()
 
 
+def test_an_int8_graph_has_weights_of_a_byte_and_nearly_the_same_embeddings(saved, texts, tmp_path, monkeypatch):
+    import onnx
+
+    folder, model = saved(**DEEP, mlp_only_train=True)
+    done = export(folder, "onnx-int8", tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("README.md", "encoder.json", "model.onnx", "tokenizer.json")
+    ]
+    weights = onnx.load(tmp_path / "out/model.onnx").graph.initializer
+    matrices = [weight for weight in weights if len(weight.dims) == 2 and min(weight.dims) >= 32]
+    kinds = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
+    assert len(matrices) >= 7 and {weight.data_type for weight in matrices} == kinds
+    embeddings, expected = OnnxEncoder(tmp_path / "out").encode(texts), model.encode(texts)
+    norms = np.linalg.norm(embeddings, axis=1) * np.linalg.norm(expected, axis=1)
+    assert 1e-6 < 1 - ((embeddings * expected).sum(1) / norms).min() < 0.02
+    assert 1e-6 < done.difference < 0.02
+    monkeypatch.setattr(exporting, "COSINE_TOLERANCE", 1e-6)
+    refused("embeddings of onnx-int8 differ", export, folder, "onnx-int8", tmp_path / "other")
+
+
 # Whole or not at all
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dcpcse.interop.export import EXPORT_FORMATS, TOLERANCE
+from dcpcse.interop.export import EXPORT_FORMATS
 from dcpcse.interop.export import export as export_folder
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
@@ -13,8 +13,9 @@ def export_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for mistakes of the user."""
     args = export_parser().parse_args(argv)
     done = export_folder(args.folder, args.to, args.output, base=args.base, truncate_dim=args.truncate_dim)
-    size, difference = f"{done.bytes / 1e6:.1f} MB", f"{done.difference:.0e}"
-    notify(f"{done.folder} ({size}); embeddings read back differ by at most {difference} (allowed: {TOLERANCE:.0e})")
+    size, form = f"{done.bytes / 1e6:.1f} MB", EXPORT_FORMATS[args.to]
+    by = "have a cosine of at least 1 -" if form.is_rounded else "differ by at most"
+    notify(f"{done.folder} ({size}); embeddings read back {by} {done.difference:.0e} (allowed: {form.tolerance:.0e})")
 
 
 def export_parser() -> CommandParser:
@@ -27,7 +28,7 @@ def export_parser() -> CommandParser:
     formats = "; ".join(f"{name}: {target.help}" for name, target in EXPORT_FORMATS.items())
     parser.add_argument("--to", required=True, choices=EXPORT_FORMATS, help=f"Format. {formats}.")
     parser.add_argument("--output", required=True, metavar="OUT", help="New folder; nothing is overwritten.")
-    help = "The exported model returns only this number of first values (onnx, sentence-transformers)."
+    help = "The exported model returns only this number of first values (onnx, onnx-int8, sentence-transformers)."
     parser.add_argument("--truncate_dim", type=Whole(1), metavar="N", help=help)
     parser.add_argument("--base", help="Current location of the frozen encoder, if it has moved since training.")
     return parser

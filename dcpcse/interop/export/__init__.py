@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from senteval.scores import cosine
+
 from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
 from dcpcse.utils.arguments import known_arguments, path
 from dcpcse.utils.errors import OptionError, UserError, spell
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-4
 """Largest allowed absolute difference between the values of an embedding before and after export."""
+
+COSINE_TOLERANCE = 0.1
+"""Largest allowed value of 1 - cosine between an embedding before and after an export that rounds weights."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class ExportFormat:
         packages: The required packages.
         merges: Whether a LoRA adapter is merged into the weights of the encoder.
         options: Names of the options of encoding that an exported model can contain.
+        is_rounded: Whether the export rounds weights. Embeddings then differ in all values, so they are compared by
+            their cosines.
     """
 
     module: str
@@ -52,6 +59,22 @@ class ExportFormat:
     packages: tuple[str, ...] = ()
     merges: bool = True
     options: tuple[str, ...] = ()
+    is_rounded: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        """The largest allowed difference, of `COSINE_TOLERANCE` or `TOLERANCE`."""
+        return COSINE_TOLERANCE if self.is_rounded else TOLERANCE
+
+    def difference(self, actual: "np.ndarray", expected: "np.ndarray") -> float:
+        """Return the largest difference between embeddings (N, H): 1 - cosine if `is_rounded`, else of a value."""
+        if actual.shape != expected.shape:
+            raise UserError(
+                f"embeddings read back have shape {actual.shape}, not {expected.shape}; nothing was written"
+            )
+        if not self.is_rounded:
+            return float(abs(actual - expected).max())
+        return float((1 - cosine(actual, expected)).max())
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
         """Return the model to export, with its LoRA adapter merged if `merges` is set.
@@ -82,6 +105,14 @@ EXPORT_FORMATS = {
         ("onnx", "onnxscript", "onnxruntime"),
         options=("truncate_dim",),
     ),
+    "onnx-int8": ExportFormat(
+        "onnx_int8",
+        "the same with weights of 8 bits, which a CPU computes faster",
+        "onnx",
+        ("onnx", "onnxscript", "onnxruntime"),
+        options=("truncate_dim",),
+        is_rounded=True,
+    ),
     "huggingface": ExportFormat("huggingface", "a trained encoder for AutoModel"),
 }
 """A dict from the names of formats on the command line to the formats."""
@@ -94,7 +125,8 @@ class Exported:
     Args:
         folder: The exported folder.
         bytes: Size of the folder in bytes.
-        difference: The largest absolute difference between the embeddings of the export and of the model.
+        difference: The largest absolute difference between the embeddings of the export and of the model. For
+            "onnx-int8", the largest value of 1 - cosine.
     """
 
     folder: Path
@@ -120,8 +152,8 @@ def export(
 
     Raises:
         UserError: If the format is unknown, if the format cannot represent the model (the message gives all reasons)
-            or an option, if the output exists, if packages are missing, or if embeddings differ by more than
-            `TOLERANCE`.
+            or an option, if the output exists, if packages are missing, or if embeddings differ by more than the
+            tolerance of the format.
     """
     if to not in EXPORT_FORMATS:
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
@@ -149,11 +181,11 @@ def export(
     with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by one library about another
         module.write(exported, temporary, chosen)
-        difference = _difference(module.read_back(exported, temporary, sentences), expected)
-        if not difference <= TOLERANCE:  # also true for NaN
+        difference = target.difference(module.read_back(exported, temporary, sentences), expected)
+        if not difference <= target.tolerance:  # also true for NaN
             raise UserError(
                 f"embeddings of {to} differ from those of {folder} by up to {difference:.1e}, more than "
-                f"{TOLERANCE:.0e}; nothing was written"
+                f"{target.tolerance:.0e}; nothing was written"
             )
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     return Exported(output, size, difference)
@@ -175,9 +207,3 @@ def _others(model: "SentenceEncoder", refused: str) -> str:
         and not importlib.import_module(f".{target.module}", __package__).obstacles(target.subject(model))
     ]
     return f"use {spell('to', ' or '.join(fitting))}"
-
-
-def _difference(actual: "np.ndarray", expected: "np.ndarray") -> float:
-    if actual.shape != expected.shape:
-        raise UserError(f"embeddings read back have shape {actual.shape}, not {expected.shape}; nothing was written")
-    return float(abs(actual - expected).max())

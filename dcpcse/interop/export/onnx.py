@@ -116,7 +116,7 @@ def _write_graph(model: SentenceEncoder, path: Path, options: EncodeOptions) -> 
     dynamic = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in INPUTS}
     names = {name: {0: "batch", 1: "length"} for name in INPUTS}
     external = sum(weight.numel() * weight.element_size() for weight in model.parameters()) > MOST_IN_ONE_FILE
-    with torch.no_grad(), _quietly():
+    with torch.no_grad(), quietly("torch.onnx"):
         program = torch.export.export(_Graph(model, options), example, dynamic_shapes=dynamic, strict=False)
         torch.onnx.export(
             program,
@@ -130,17 +130,21 @@ def _write_graph(model: SentenceEncoder, path: Path, options: EncodeOptions) -> 
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress warnings of the exporter about optional packages and about deprecated calls in the exporter."""
-    of_onnx = logging.getLogger("torch.onnx")
-    level = of_onnx.level
-    of_onnx.setLevel(logging.ERROR)
+def quietly(name: str | None) -> Iterator[None]:
+    """Suppress a library's warnings about optional packages, about its own deprecated calls, and in its log.
+
+    Args:
+        name: Name of the logger of the library; None for the root logger.
+    """
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        of_onnx.setLevel(level)
+        logger.setLevel(level)
 
 
 def _tokenizer(model: SentenceEncoder) -> Tokenizer:
