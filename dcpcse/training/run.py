@@ -232,7 +232,9 @@ def _train(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
         early = " (stopped early)" if trainer.state.global_step < planned_steps(trainer) else ""
         notify(f"finished at step {trainer.state.global_step}{early}: mean loss {metrics['train_loss']:.4g}; {speed}")
     if trainer.is_world_process_zero():
-        notify(f"the model is in {output}")
+        best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
+        kept = f"; it is the checkpoint of step {best}, which has the best dev score" if best else ""
+        notify(f"the model is in {output}{kept}")
     if number := trainer.stop.number:  # the signal arrived in the last step, or while the result was saved
         raise Interrupted(number, f"{Interrupted(number).name} at the end of the training: the model is in {output}")
 

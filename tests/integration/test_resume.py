@@ -214,6 +214,7 @@ def test_early_stopping_ends_at_the_same_step_with_and_without_an_interruption(
     assert whole.state["global_step"] == 4 and whole.state["best_global_step"] == 3
     assert_same_weights(whole.folder, whole.folder / "checkpoint-3")
     assert "finished at step 4 (stopped early)" in caplog.text and read_run(whole.folder).finished
+    assert "it is the checkpoint of step 3, which has the best dev score" in caplog.text
     for step in (3, 4):
         folder = as_interrupted(whole.folder, tmp_path / f"killed-{step}", step)
         again = scored(folder=folder, resume=True, **early)
