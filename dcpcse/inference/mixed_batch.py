@@ -57,7 +57,7 @@ def hidden_states(
         UserError: If a part is too long for its encoder.
     """
     lead = parts[0].encoder  # arranges the rows; all encoders would give the same values
-    inputs = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)
+    inputs = _joined([_inputs(part) for part in parts], lead.backbone)
     how = {"packing": packing, "all_layers": all_layers}
     states = lead.states(inputs, joint_mask(parts), _prompts(parts), **how)
     of_parts = zip(*(state.split([len(part.input_ids) for part in parts]) for state in states), strict=True)
@@ -65,6 +65,12 @@ def hidden_states(
         tuple(state[:, : part.input_ids.shape[1]] for state in layers)
         for part, layers in zip(parts, of_parts, strict=True)
     ]
+
+
+def _inputs(part: EncoderBatch) -> dict[str, Tensor]:
+    """Return the inputs of a part, always with position ids: those of other parts may differ from the default."""
+    position_ids = part.encoder.positions.ids(part.input_ids, part.encoder.position_offset)
+    return {"position_ids": position_ids} | part.encoder.inputs(part.input_ids, part.slots)
 
 
 def _joined(inputs: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:

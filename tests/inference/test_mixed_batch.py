@@ -78,7 +78,7 @@ def test_the_mixed_prefix_holds_each_row_s_prompts_where_the_mask_says():
 
 
 def encoders(folder: str) -> list[Encoder]:
-    """On one backbone, in float64: prompts of several lengths and offsets, with a [CLS] prompt, without deep ones."""
+    """On one backbone, in float64: prompts of several lengths and offsets, with a [CLS] prompt, without prompts."""
     backbone = load_backbone(folder).model.double().requires_grad_(False)
     torch.manual_seed(1)
 
@@ -93,6 +93,7 @@ def encoders(folder: str) -> list[Encoder]:
         Encoder(backbone, deep(1)),
         Encoder(backbone, deep(4), 80, cls_prompt=cls()),
         Encoder(backbone, cls_prompt=cls()),
+        Encoder(backbone),
     ]
     return [encoder.double().requires_grad_(False).eval() for encoder in made]
 
@@ -104,7 +105,7 @@ def encoders(folder: str) -> list[Encoder]:
 def test_hidden_states_are_those_of_each_encoder_alone(kind, packed, all_layers, tiny):
     """The third has room for 16 tokens only, fewer than the texts of the others have."""
     parts = []
-    for encoder, sizes in zip(encoders(tiny(kind)), [(21, 4), (30,), (9, 16, 2), (7, 3)], strict=True):
+    for encoder, sizes in zip(encoders(tiny(kind)), [(21, 4), (30,), (9, 16, 2), (7, 3), (5, 2)], strict=True):
         set_packed(encoder, packed)
         mask = mask_of(sizes)
         ids = torch.randint(5, encoder.backbone.config.vocab_size, mask.shape)
