@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from importlib import metadata
 from pathlib import Path
 from subprocess import Popen
 
@@ -21,6 +20,7 @@ import dcpcse
 from benchmarks.miniature import page, pictures, units
 from benchmarks.miniature.unit import load_data, write
 from benchmarks.miniature.units import BASE, DATA, PAIRS, TRIPLETS, UNSUPERVISED, VARIANTS, Plan, Unit, Variant
+from dcpcse.utils.environment import system_info
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,7 +110,6 @@ def run_units(plan: Plan, jobs: int, places: Mapping[str, str], keep_models: boo
     """
     threads = str(max(1, len(os.sched_getaffinity(0)) // jobs))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy", "scipy")}
     facts = json.dumps({"places": dict(places), "parent": os.getpid(), "keep_models": keep_models})
     running: dict[Path, tuple[Unit, Popen, float]] = {}
     broken, estimated, actual = [], 0.0, 0.0
@@ -118,7 +117,7 @@ def run_units(plan: Plan, jobs: int, places: Mapping[str, str], keep_models: boo
         while True:
             waiting = [unit for unit in plan.ready() if unit.folder not in running and unit.name not in broken]
             for unit in waiting[: jobs - len(running)]:
-                write(unit.folder / units.RECORD, {**unit.record, "environment": versions})
+                write(unit.folder / units.RECORD, {**unit.record, "environment": system_info()})
                 command = [sys.executable, "-m", "benchmarks.miniature.unit", str(unit.folder), facts]
                 with (unit.folder / units.LOG).open("a") as log:
                     process = Popen(command, stdout=log, stderr=log, env=environment, cwd=ROOT)
