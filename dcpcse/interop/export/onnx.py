@@ -16,6 +16,7 @@ from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETTINGS, TOKENIZER, OnnxEncoder
+from dcpcse.utils.errors import UserError, first_line, spell
 from dcpcse.utils.files import write_atomic, write_json_atomic
 
 MOST_IN_ONE_FILE = 2**31 - 2**24
@@ -117,7 +118,11 @@ def _write_graph(model: SentenceEncoder, path: Path, options: EncodeOptions) -> 
     names = {name: {0: "batch", 1: "length"} for name in INPUTS}
     external = sum(weight.numel() * weight.element_size() for weight in model.parameters()) > MOST_IN_ONE_FILE
     with torch.no_grad(), quietly("torch.onnx"):
-        program = torch.export.export(_Graph(model, options), example, dynamic_shapes=dynamic, strict=False)
+        try:
+            program = torch.export.export(_Graph(model, options), example, dynamic_shapes=dynamic, strict=False)
+        except Exception as error:  # torch raises many classes for what a graph cannot express
+            problem = f"torch cannot export this model as a graph ({first_line(error)})"
+            raise UserError(f"{problem}; choose another format by {spell('to')}") from error
         torch.onnx.export(
             program,
             f=path,
