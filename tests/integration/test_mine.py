@@ -1,6 +1,7 @@
 """`dcpcse mine`: its file trains, its lines count what was left out, and it equals `dcpcse.mine`."""
 
 import pytest
+from runs import words
 
 import dcpcse
 from dcpcse.cli.commands.mine import mine_command
@@ -17,13 +18,12 @@ def pairs(sentences, tmp_path_factory) -> str:
 
 def test_the_file_is_that_of_python_and_trains(tiny, pairs, train, train_txt, tool, tmp_path):
     output = tmp_path / "mined.csv"
-    words = "--num_negatives 3 --guide_margin -0.5 --guide_pooler max --sampling random --seed 3 --device cpu"
-    places = ["--corpus", train_txt, "--output", str(output), "--guide", tiny("roberta"), "--pooler", "avg"]
-    outcome = tool(mine_command, [tiny("bert"), pairs, *places, *words.split()])
+    how = {"corpus": train_txt, "num_negatives": 3, "sampling": "random", "seed": 3, "guide_margin": -0.5}
+    places = {"output": output, "guide": tiny("roberta"), "guide_pooler": "max", "pooler": "avg", "device": "cpu"}
+    outcome = tool(mine_command, [tiny("bert"), pairs, *words({**how, **places})])
     assert outcome.code == 0, outcome.err
-    guide = {"guide": dcpcse.load(tiny("roberta"), pooler="max"), "guide_margin": -0.5}
-    how = {"corpus": train_txt, "output": tmp_path / "python.csv", "num_negatives": 3, "sampling": "random", "seed": 3}
-    result = dcpcse.mine(dcpcse.load(tiny("bert"), pooler="avg"), pairs, **how, **guide, show_progress=False)
+    how |= {"guide": dcpcse.load(tiny("roberta"), pooler="max"), "output": tmp_path / "python.csv"}
+    result = dcpcse.mine(dcpcse.load(tiny("bert"), pooler="avg"), pairs, **how, show_progress=False)
     assert output.read_bytes() == result.output.read_bytes()
     assert outcome.out == f"{result}\n"
     assert f"wrote {result.rows} rows to {output}" in outcome.said
@@ -34,26 +34,21 @@ def test_the_file_is_that_of_python_and_trains(tiny, pairs, train, train_txt, to
 
 
 def test_a_plain_encoder_as_guide_is_averaged_as_in_training(tiny, pairs, train_txt, tool, tmp_path):
-    said, usual = {}, ["--corpus", train_txt, "--guide_margin", "0.1", "--pooler", "avg", "--device", "cpu"]
+    written, usual = {}, ["--corpus", train_txt, "--guide_margin", "0.1", "--pooler", "avg", "--device", "cpu"]
     for name, pooler in {"default": [], "avg": ["--guide_pooler", "avg"], "max": ["--guide_pooler", "max"]}.items():
-        place = ["--output", str(tmp_path / f"{name}.csv"), "--guide", tiny("distilbert"), *pooler]
-        said[name] = tool(mine_command, [tiny("bert"), pairs, *usual, *place]).said.splitlines()[1]
-    how = {"corpus": train_txt, "output": tmp_path / "python.csv", "guide": tiny("distilbert"), "guide_margin": 0.1}
-    python = dcpcse.mine(dcpcse.load(tiny("bert"), pooler="avg"), pairs, **how, show_progress=False)
-    assert "the guide left out" in said["avg"]
-    assert python.lines[1] in said["default"] == said["avg"] != said["max"]
-    assert python.output.read_bytes() == (tmp_path / "default.csv").read_bytes()
+        path = tmp_path / f"{name}.csv"
+        argv = [tiny("bert"), pairs, *usual, "--output", str(path), "--guide", tiny("distilbert"), *pooler]
+        assert "the guide left out" in tool(mine_command, argv).said
+        written[name] = path.read_bytes()
+    assert written["default"] == written["avg"] != written["max"]
 
 
-@pytest.mark.parametrize("output_format", ["n-tuple", "triplet"])
-def test_what_is_left_out_is_counted(output_format, tiny, pairs, tool, tmp_path):
-    how = {"num_negatives": 4, "output_format": output_format, "relative_margin": 0.05}
-    words = [word for name, value in how.items() for word in (f"--{name}", str(value))]
-    words += ["--output", str(tmp_path / "mined.csv"), "--pooler", "avg", "--device", "cpu"]
+def test_what_is_left_out_is_counted(tiny, pairs, tool, tmp_path):
+    how = {"num_negatives": 4, "output_format": "triplet", "relative_margin": 0.05}
+    argv = words({**how, "output": tmp_path / "mined.csv", "pooler": "avg", "device": "cpu"})
     model = dcpcse.load(tiny("bert"), pooler="avg")
     result = dcpcse.mine(model, pairs, output=tmp_path / "python.csv", **how, show_progress=False)
-    said = tool(mine_command, [tiny("bert"), pairs, *words]).said
+    said = tool(mine_command, [tiny("bert"), pairs, *argv]).said
     assert result.incomplete > 0 and result.without > 0
-    fate = "are left out" if output_format == "n-tuple" else "have fewer rows"
-    assert f"{result.incomplete} pairs with fewer than 4 negatives {fate}" in said
+    assert f"{result.incomplete} pairs with fewer than 4 negatives have fewer rows" in said
     assert f"{result.without} pair" in said and "without a negative" in said
