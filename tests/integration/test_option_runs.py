@@ -3,7 +3,6 @@
 That each of them resumes bit for bit is in test_resume.py.
 """
 
-import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -25,11 +24,9 @@ from safetensors.torch import load_file
 
 import dcpcse
 from dcpcse.cli.commands.train import train_command
-from dcpcse.data.examples import OneOfSeveralPositives
 from dcpcse.data.views import Augmentation
 from dcpcse.losses.guide import Guide
 from dcpcse.methods import METHODS
-from dcpcse.utils.errors import UserError
 
 PYTHON = {"per_device_train_batch_size": 4, "learning_rate": 0.03, "save_strategy": "no"}
 PYTHON |= {"use_cpu": True, "disable_tqdm": True}
@@ -70,51 +67,38 @@ def test_an_epoch_of_several_positives_is_one_of_the_drawn_pairs(tiny, train, se
     frame, epochs = pandas.read_csv(several_csv), 3
     run = train(tiny("bert"), several_csv, max_steps=None, num_train_epochs=epochs)
     ends = [[text.split()[-2:] for text in row] for batch in texts_of(run) for row in batch]
-    found = []  # of each epoch: row → column of its positive
+    drawn = []  # of each epoch: row → column of its positive
     for rows in (ends[start : start + 24] for start in range(0, 24 * epochs, 24)):
         for anchor, positive, negative in rows:
             assert anchor[0] == positive[0] == negative[0]
             assert (anchor[1], negative[1]) == ("0", "4")
-        found.append({letter: place for _, (letter, place), _ in rows})
-    assert all(len(epoch) == 24 and set(epoch.values()) == {"1", "2", "3"} for epoch in found)
-    assert found[0] != found[1] != found[2] != found[0]
-    expanded = frame[["anchor", "negative"]].copy()
-    expanded.insert(
-        1, "positive", [frame[f"positive_{found[0][letter]}"][i] for i, letter in enumerate(sorted(found[0]))]
-    )
-    folders = [
-        dcpcse.train(tiny("bert"), data, output_dir=tmp_path / name, max_steps=6, cache_dir=train.cache_dir, **PYTHON)
-        for name, data in (("pairs", expanded), ("several", frame))
+        drawn.append({letter: place for _, (letter, place), _ in rows})
+    assert all(len(epoch) == 24 and set(epoch.values()) == {"1", "2", "3"} for epoch in drawn)
+    assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
+    positives = [frame[f"positive_{drawn[0][letter]}"][i] for i, letter in enumerate(sorted(drawn[0]))]
+    pairs = pandas.DataFrame({"anchor": frame["anchor"], "positive": positives, "negative": frame["negative"]})
+    options = {**PYTHON, "max_steps": 6, "cache_dir": train.cache_dir}
+    results = [
+        dcpcse.train(tiny("bert"), data, output_dir=tmp_path / name, **options)
+        for name, data in (("pairs", pairs), ("several", frame))
     ]
-    assert_same_weights(*(result.folder for result in folders))
-    assert isinstance(run.trainer.train_dataset, OneOfSeveralPositives)
+    assert_same_weights(*(result.folder for result in results))
 
 
-def test_the_following_line_is_the_positive_and_no_batch_need_have_it_as_a_negative(tiny, train, documents, caplog):
+def test_the_following_line_is_the_positive_and_no_batch_need_have_it_as_a_negative(tiny, train, documents):
     options = {"positive": "next", "batch_sampler": "no_duplicates", "max_steps": None, "num_train_epochs": 2}
     run = train(tiny("bert"), documents, **options)
-    assert "25 of 30 lines are followed by another one of the same document" in caplog.text
-    assert "dropped" not in caplog.text
     lines = [line.lower() for line in Path(documents).read_text(encoding="utf-8").split("\n")]
     wanted = {pair for pair in pairwise(lines) if all(pair)}
-    found = texts_of(run)
-    flat = [tuple(text.replace(" .", ".").replace(" ,", ",") for text in pair) for batch in found for pair in batch]
-    assert set(flat) == wanted and len(flat) == 2 * len(wanted) == 50
-    for batch in found:
+    pairs = [tuple(text.replace(" .", ".").replace(" ,", ",") for text in pair) for b in texts_of(run) for pair in b]
+    assert set(pairs) == wanted and len(pairs) == 2 * len(wanted) == 50
+    for batch in texts_of(run):
         assert len({text for pair in batch for text in pair}) == 2 * len(batch)
 
 
-def test_lines_that_are_followed_by_no_other_ones_are_refused(tiny, tmp_path):
-    for lines in (["a", None, "b", None, "c"], ["a", "b"]):
-        with pytest.raises(UserError, match=r"followed by another row of its document .* blank rows only between"):
-            dcpcse.train(tiny("bert"), lines, positive="next", output_dir=tmp_path / "out", cache_dir=str(tmp_path))
-
-
-def test_crops_are_spans_of_the_line(tiny, train, documents, caplog):
-    plain = train(tiny("bert"), documents, max_steps=2).batches
-    assert "dropped 4 rows with blank cells" in caplog.text
-    run = train(tiny("bert"), documents, positive="crop", max_steps=2)
-    for cropped, whole in zip(run.batches, plain, strict=True):
+def test_crops_are_spans_of_the_line(tiny, train, documents):
+    plain, run = (train(tiny("bert"), documents, positive=value, max_steps=2) for value in (None, "crop"))
+    for cropped, whole in zip(run.batches, plain.batches, strict=True):
         for spans, text in zip(cropped["input_ids"], whole["input_ids"][:, 0], strict=True):
             text = text[text > 0][1:-1].tolist()
             for span in (row[row > 0][1:-1].tolist() for row in spans):
@@ -146,6 +130,7 @@ def test_a_guide_may_move_and_neither_change_nor_come_nor_go(guide, guided, tiny
         assert_same_weights(guided.folder, plain.folder)
     assert set(files(plain.folder)) == set(files(guided.folder))  # nothing of the guide
     assert sum(guided.logged("left_out")) > 0
+    assert guided.trainer.method.guides["guide"].model.pooling == "cls"  # as trained
     with_guide, without = (as_interrupted(run.folder, tmp_path / run.folder.name, 3) for run in (guided, plain))
     for folder, other, message in (
         (with_guide, tiny("bert"), "was written with another guide ("),
@@ -171,22 +156,9 @@ def test_a_guide_that_training_changes_stops_the_run(guide, tiny, train, tool, t
     refused(tool, train_command, words, "training has changed the frozen weights", "guide.model")
 
 
-def test_the_guide_is_said_and_has_the_representation_of_its_folder(guide, tiny, train, train_csv, caplog):
-    run = train(tiny("bert"), train_csv, guide=guide, max_steps=1)
-    said = caplog.text
-    assert f"guide: {guide}" in said and "representation: cls with its head, as trained" in said
-    assert "candidates that the guide finds nearer left out" in said
-    total = sum(p.numel() for p in run.trainer.sentence_encoder.parameters())
-    assert re.search(rf"; total {total:,}, and [\d,]+ of the guide$", said, flags=re.MULTILINE)
+def test_an_encoder_without_a_representation_of_its_own_guides_by_means(tiny, train, train_csv):
     run = train(tiny("bert"), train_csv, guide=tiny("roberta"), max_steps=1)
     assert run.trainer.method.guides["guide"].model.pooling == "avg"
-
-
-def test_python_takes_a_guide_as_the_command_line_does(guide, guided, tiny, train, train_csv, tmp_path):
-    options = {**GUIDED, **PYTHON, "cache_dir": train.cache_dir, "output_dir": tmp_path / "out"}
-    assert_same_weights(guided.folder, dcpcse.train(tiny("bert"), train_csv, guide=str(guide), **options).folder)
-    with pytest.raises(UserError, match=r"guide: .*nowhere"):
-        dcpcse.train(tiny("bert"), train_csv, guide="/nowhere", max_steps=1)
 
 
 def test_a_resumed_run_learns_from_teachers_that_have_moved_and_from_no_others(
@@ -210,11 +182,10 @@ def test_a_resumed_run_learns_from_teachers_that_have_moved_and_from_no_others(
 @pytest.mark.parametrize(
     ("data", "options", "metric", "share"),
     [
-        ("labelled_csv", {"gradient_cache_chunk": 5}, "accuracy", 0.95),
         ("labelled_csv", {"tuning": "deep", "pre_seq_len": 8, "learning_rate": 0.05}, "accuracy", 0.95),
         ("scored_csv", {}, "absolute_error", 0.8),
     ],
-    ids=["labels", "labels by prompts", "scores"],
+    ids=["labels", "scores"],
 )
 def test_labels_and_scores_are_learned(data, options, metric, share, tiny, train, request):
     learning = {"method": "sbert", "max_steps": 30, "per_device_train_batch_size": 12, "learning_rate": 2e-3}
@@ -227,47 +198,7 @@ def test_labels_and_scores_are_learned(data, options, metric, share, tiny, train
         assert run.final["losses.classification.head.weight"].shape[0] == 3
 
 
-def test_what_a_file_contains_is_said(tiny, train, tool, sentences, labelled_csv, scored_csv, class_csv, tmp_path):
-    def written(name: str, *rows: str) -> str:
-        (tmp_path / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
-        return str(tmp_path / name)
-
-    news = [f"The text {i},{('Sports', 'World news')[i % 2]}" for i in range(20)]
-    binary = [f"{i},{sentences[i % 12]},{i % 2}" for i in range(8)]
-    for data, method, *parts in (
-        (
-            labelled_csv,
-            "sbert",
-            "(12 contradiction, 12 entailment, 12 neutral)",
-            "the loss does not compare its examples",
-        ),
-        (scored_csv, "sbert", "(scores from 0 to 5)"),
-        (
-            *(written("binary.csv", "Is this a header?,b,same", *binary), "sbert"),
-            "the first row looks like a sentence ('Is this a header?'), but it names the columns",
-            "the column 'Is this a header?' should contain sentences but has numbers: '",
-            "the column 'same' has 0 and 1, which are read as scores: 1 for a similar pair",
-        ),
-        (
-            *(written("pairs.csv", "text,category", *news), "dcpcse"),
-            "the column 'category' should contain sentences but has 2 different values in 20 rows: 'Sports', "
-            "'World news'; name it class if it has classes",
-        ),
-        (written("news.csv", "text,class", *news), "dcpcse", "2 classes of 10 sentences each"),
-        (
-            *(class_csv, "dcpcse", "columns text, label (8 classes of 1 to "),
-            "2 of 8 classes have one sentence, which is its own positive",
-            "negatives per anchor: up to 3 (batch 4 over 1 process, rows of the anchor's class left out)",
-        ),
-    ):
-        words = train.argv(tiny("bert"), data, tmp_path / "out", method=method, max_steps=1, overwrite_output_dir=True)
-        said = tool(train_command, words).said
-        assert "steps per second" in said and ("different values" in said) == ("pairs.csv" in data)
-        for part in parts:
-            assert part in said
-
-
-def test_the_two_sentences_of_a_row_have_one_class(tiny, train, class_csv):
+def test_the_two_sentences_of_a_row_have_one_class(tiny, train, class_csv, caplog):
     run = train(tiny("bert"), class_csv, max_steps=9)
     number_of = {}
     for batch, rows in zip(run.batches, texts_of(run), strict=True):
@@ -276,11 +207,9 @@ def test_the_two_sentences_of_a_row_have_one_class(tiny, train, class_csv):
                 assert number_of.setdefault(text, number) == number
     assert len(set(number_of.values())) == 8
     assert all(metric <= 1 for metric in run.logged("cosine_negative"))
-
-
-def test_methods_that_contrast_no_pairs_name_those_that_do(tiny, train, tool, class_csv, tmp_path):
-    words = train.argv(tiny("bert"), class_csv, tmp_path / "out", method="consert")
-    refused(tool, train_command, words, "does not use the column class", ", ".join(sorted(CONTRASTING)))
+    for part in ("8 classes of 1 to ", "2 of 8 classes have one sentence, which is its own positive"):
+        assert part in caplog.text
+    assert "up to 3 (batch 4 over 1 process, rows of the anchor's class left out)" in caplog.text
 
 
 def test_two_processes_train_on_the_batches_of_one_without_duplicates(class_csv, tiny, train, tmp_path, pairs):
@@ -326,10 +255,8 @@ def test_what_augmentations_rule_out_is_refused(monkeypatch, tool, tiny, train, 
     words = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
     refused(tool, train_command, words, "--corrupted_corpus", "--method d2cse changes them in each epoch")
     monkeypatch.setattr(Augmentation, "longest", lambda self, tokens: 2 * tokens)
-    options = {"positive": "crop", "pre_seq_len": 10}
-    words = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_seq_length=45, **options)
+    words = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_seq_length=45, positive="crop", pre_seq_len=10)
     refused(tool, train_command, words, "--max_seq_length 45 and up to 43 tokens", "the encoder has 86 positions")
-    train(tiny("bert"), train_txt, max_seq_length=44, max_steps=1, **options)
 
 
 def test_averages_in_checkpoints_are_those_of_the_prompts_in_them(train, tiny, train_txt):

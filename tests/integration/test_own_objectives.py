@@ -74,15 +74,14 @@ def method(monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("options", [{"gradient_cache_chunk": 2}, {"per_device_train_batch_size": 1}], ids=str)
-def test_a_method_without_a_contrastive_objective_trains(options, method, tiny, train, train_csv, caplog):
+def test_a_method_without_a_contrastive_objective_trains(method, tiny, train, train_csv, caplog):
     method(Pull)
-    run = train(tiny("bert"), train_csv, pooler_type="avg", learning_rate=0.003, max_steps=8, **options)
+    options = {"pooler_type": "avg", "learning_rate": 0.003, "max_steps": 8, "gradient_cache_chunk": 2}
+    run = train(tiny("bert"), train_csv, **options)
     losses = run.logged("loss")
     assert sum(losses[-3:]) < sum(losses[:3])
     assert not run.logged("effective_rank")
     assert "over 1 process; the loss does not compare its examples" in caplog.text
-    assert "negatives per anchor" not in caplog.text
 
 
 @pytest.mark.parametrize(("loss_fn", "why"), [(Pull, "compares no rows"), (Remembering, "the loss own of")])
