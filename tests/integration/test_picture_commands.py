@@ -80,13 +80,11 @@ def test_an_imported_encoder_keeps_its_representation_beside_trained_models(tool
     base, pooler = str(tmp_path / "base"), ["--pooler", "cls_before_pooler"]
     assert tool(import_command, [tiny("bert"), *pooler, "--output", base]).code == 0
     cls, ours = f"cls={tiny('bert')}", f"ours={unsupervised.folder}"
+    expected = [cosines.gather(parsed("densities", *words, *data)) for words in ((cls, *pooler), (ours,))]
     together = cosines.gather(parsed("densities", f"cls={base}", ours, *data))
-    expected = cosines.gather(parsed("densities", cls, *data, *pooler)) | cosines.gather(
-        parsed("densities", ours, *data)
-    )
     # Beside an output folder, --pooler applies to the other encoders only.
     mixed = cosines.gather(parsed("densities", cls, ours, *data, *pooler))
-    for label, alone in expected.items():
+    for label, alone in (expected[0] | expected[1]).items():
         np.testing.assert_allclose(together[label].cosine, alone.cosine, atol=1e-6)
         np.testing.assert_allclose(mixed[label].cosine, alone.cosine, atol=1e-6)
 
@@ -108,13 +106,13 @@ def test_a_run_is_evaluated_at_all_its_checkpoints(unsupervised, data):
 
 
 @pytest.mark.parametrize("scores", [[], [4.58, 0, 2.5]])
-def test_a_projection_has_both_sentences_of_every_sampled_pair(scores, tiny, data, rows, caplog):
+def test_a_projection_has_both_sentences_of_every_sampled_pair(scores, tiny, data, rows):
     gold = np.array([float(score) for score, *_ in rows])
     # The groups go from low to high scores, however these are given.
     present = {f"gold {score:g}": sum(gold == score) for score in sorted(scores)}
     present = present or {"gold at most 1": sum(gold <= 1), "gold above 4": sum(gold > 4)}
-    given = ["--pooler", "avg", "--count", "3", *(["--scores", *scores] if scores else [])]
-    (projected,) = projections.gather_pairs(parsed("pairs", tiny("bert"), *data, *given)).values()
+    options = ["--pooler", "avg", "--count", "3", *(["--scores", *scores] if scores else [])]
+    (projected,) = projections.gather_pairs(parsed("pairs", tiny("bert"), *data, *options)).values()
     shapes = {name: [half.shape for half in halves] for name, halves in projected.groups.items()}
     assert shapes == {name: [(n, 2), (n, 2)] for name, n in present.items()}
     assert list(projected.groups) == list(present)
@@ -122,20 +120,14 @@ def test_a_projection_has_both_sentences_of_every_sampled_pair(scores, tiny, dat
     both = np.concatenate([half for halves in projected.groups.values() for half in halves])
     np.testing.assert_allclose(both.mean(0), 0, atol=1e-6)
     assert np.linalg.norm(both[:, None] - both[None], axis=-1).max() <= 2
-    for name, n in present.items():
-        assert (f"{name}: STSBenchmark test has only {n} such pair" in caplog.text) == (n < 3)
 
 
 def test_models_are_projected_together(tiny, data, rows, unsupervised):
-    places = [f"bert={tiny('bert')}", f"again={tiny('bert')}", f"ours={unsupervised.folder}"]
-    common = [*data, "--pooler", "avg", "--count"]
-    projected, _ = projections.gather_embeddings(parsed("embeddings", *places, *common, "7"))
-    assert {label: found.shape for label, found in projected.items()} == dict.fromkeys(
-        ("bert", "again", "ours"), (7, 2)
-    )
-    np.testing.assert_allclose(projected["bert"], projected["again"], atol=1e-6)
+    common = [f"bert={tiny('bert')}", f"ours={unsupervised.folder}", *data, "--pooler", "avg", "--count"]
+    few, _ = projections.gather_embeddings(parsed("embeddings", *common, "7"))
+    assert {label: places.shape for label, places in few.items()} == {"bert": (7, 2), "ours": (7, 2)}
     known = list(dict.fromkeys([first for _, first, _ in rows] + [second for *_, second in rows]))
-    full, _ = projections.gather_embeddings(parsed("embeddings", *places[::2], *common, "99"))
+    full, _ = projections.gather_embeddings(parsed("embeddings", *common, "99"))
     plain = load_model(tiny("bert"), EncoderArguments(pooler_type="avg"))
     trained = load_model(str(unsupervised.folder), EncoderArguments())  # keeps its own representation
     vectors = np.concatenate([model.encode(known) for model in (plain, trained)]).astype(np.float64)
@@ -194,21 +186,14 @@ def test_scores_are_read_from_the_files_of_evaluation(geometry, few, tool, tmp_p
     (tmp_path / "half.json").write_text(json.dumps({**content, "complete": False}), encoding="utf-8")
     outcome = tool(plot_command, ["frequent", str(tmp_path / "half.json"), "--output", str(tmp_path / "out")])
     assert outcome.code == 0 and "half.json: the evaluation has not finished" in outcome.said
-
-
-def test_the_average_over_the_tasks_is_drawn_where_it_is_in_the_file(geometry, tool, tmp_path):
+    # The average over the tasks is drawn where it is in the file.
     average = {"0": 70.0, "1": 69.5}
     frequent = {"family": "frequent", "task": "STS-frequent", "split": "test", "average_without": average}
-    tasks = dict.fromkeys(("STS12", "STS13"), average)
-    content = json.loads(geometry.read_text(encoding="utf-8"))
-    content["tasks"]["STS-frequent"] = {**frequent, "without": tasks}
+    content["tasks"]["STS-frequent"] = {**frequent, "without": dict.fromkeys(("STS12", "STS13"), average)}
     path = tmp_path / "s.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    found = scores.gather_frequent(parsed("frequent", f"ours={path}"))
-    assert found == ({"ours": {0: 70.0, 1: 69.5}}, "mean of 2 STS tasks")
-    assert tool(plot_command, ["frequent", f"ours={path}", "--output", str(tmp_path / "out")]).code == 0
-    svg = (tmp_path / "out.svg").read_text(encoding="utf-8")
-    assert "Spearman × 100, mean" in svg and "of 2 STS tasks" in svg  # the label has two lines
+    averages = scores.gather_frequent(parsed("frequent", f"ours={path}"))
+    assert averages == ({"ours": {0: 70.0, 1: 69.5}}, "mean of 2 STS tasks")
     refused(tool, plot_command, ["frequent", str(path), str(geometry)], "different data", "mean of 2 STS tasks")
 
 
@@ -219,15 +204,15 @@ def test_curves_are_the_lines_of_the_run(unsupervised):
 
 
 def test_plots_are_saved_as_png_and_svg(tool, unsupervised, geometry, few, tiny, data, train_txt, tmp_path):
-    pairs = ["--pooler", "avg", *data]
+    pairs = [tiny("bert"), "--pooler", "avg", *data]
     rows = [{"name": f"x/length-{n}", "cells": {"avg": {"values": [70.0 + n], "published": None}}} for n in (4, 16)]
     (tmp_path / "answer.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
     calls = {
-        "cosines": [tiny("bert"), *pairs, "--no_bins"],
-        "densities": [tiny("bert"), *pairs],
+        "cosines": [*pairs, "--no_bins"],
+        "densities": pairs,
         "plane": [str(geometry)],
-        "pairs": [tiny("bert"), *pairs, "--projection", "tsne", "--count", "3"],
-        "embeddings": [tiny("bert"), str(unsupervised.folder), *pairs, "--projection", "tsne"],
+        "pairs": [*pairs, "--projection", "tsne", "--count", "3"],
+        "embeddings": [str(unsupervised.folder), *pairs],
         "tokens": [tiny("bert"), "--text", train_txt],
         "fewshot": [str(few)],
         "frequent": [str(geometry)],
@@ -241,8 +226,6 @@ def test_plots_are_saved_as_png_and_svg(tool, unsupervised, geometry, few, tiny,
         assert outcome.said.endswith(f"saved to {stem}.png and {stem}.svg") and argv[0] in outcome.said
         Image.open(f"{stem}.png").verify()
         assert ElementTree.parse(f"{stem}.svg").getroot().tag.endswith("}svg")
-    files = {f"{kind}{suffix}" for kind in calls for suffix in (".png", ".svg")}
-    assert {path.name for path in (tmp_path / "new").iterdir()} == files
 
 
 MISTAKES = [  # further cases are in bad_inputs.py
@@ -250,32 +233,24 @@ MISTAKES = [  # further cases are in bad_inputs.py
     (["frequent", "geometry.json", "dev.json"], "dev.json STSBenchmark dev"),
     (["plane", "geometry.json", "--split", "dev"], "scores of the test split"),
     (["plane", "geometry.json", "--pooler", "avg"], "--pooler_type has no effect"),
-    (["plane", "geometry.json", "--data_dir", "x"], "--data_dir has no effect"),
-    (["plane"], "nothing to draw"),
     (["plane", "--over_training", "."], "contains no checkpoint-* folder"),
-    (["plane", "--over_training", "none"], "none: is not a folder"),
-    (["plane", "geometry.json", "--over_training", "geometry=run"], "geometry-2="),
-    (["tokens", "model", "--text", "none"], "--text: cannot read"),
     (["tokens", "model", "--text", "empty"], "contains no text"),
-    (["pairs", "model", "--scores", "3", "0", "3"], "each score once"),
-    (
-        ["embeddings", "model", "wide=wide", "--pooler", "avg", "--data_dir", "data", "--custom_data"],
-        "have 32 dimensions and those of wide 64",
-    ),
+    (["embeddings", "model", "wide=wide", "--pooler", "avg"], "have 32 dimensions and those of wide 64"),
 ]
 
 
-def test_a_mistake_gives_one_line_and_leaves_nothing(
-    tool, geometry, tiny, sts_data, unsupervised, tmp_path, monkeypatch
-):
+def test_a_mistake_gives_one_line_and_leaves_nothing(tool, geometry, tiny, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     other_split = geometry.read_text(encoding="utf-8").replace('"split": "test"', '"split": "dev"')
     Path("dev.json").write_text(other_split, encoding="utf-8")
     Path("empty").write_text("\n \n", encoding="utf-8")
-    places = {"geometry.json": geometry, "model": tiny("bert"), "wide": tiny("bert", hidden_size=64)}
-    for name, place in (places | {"data": sts_data, "run": unsupervised.folder}).items():
+    for name, place in {
+        "geometry.json": geometry,
+        "model": tiny("bert"),
+        "wide": tiny("bert", hidden_size=64),
+    }.items():
         Path(name).symlink_to(place)
     before = sorted(tmp_path.rglob("*"))
-    for argv, message in MISTAKES:
-        refused(tool, plot_command, [*argv, "--output", "out"], message)
+    for (kind, *argv), message in MISTAKES:
+        refused(tool, plot_command, [kind, *argv, *(data if kind == "embeddings" else []), "--output", "out"], message)
     assert sorted(tmp_path.rglob("*")) == before

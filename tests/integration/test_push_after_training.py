@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import yaml
-from runs import refused
+from runs import refused, words
 
 import dcpcse
 from dcpcse.cli.commands.hub import card_command, pull_command, push_command
@@ -36,17 +36,16 @@ def test_the_model_is_pushed_after_training_without_checkpoints_and_optimiser_st
 def test_an_impossible_push_is_refused_before_training(server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
     server.hold(ID, {"model.safetensors": b"another's"})
     push = {"push_to_hub": True, "hub_model_id": ID}
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
     for options, part in (
         (push, "something other than"),
         ({"push_to_hub": True}, "--hub_model_id"),
         ({"hub_model_id": ID}, "has no effect without --push_to_hub"),
         (push | {"hub_token": "x"}, "hf auth login"),
-        (push | {"hub_strategy": "end"}, "--hub_strategy"),
     ):
-        refused(tool, train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options), part)
+        refused(tool, train_command, [*argv, *words(options)], part)
     monkeypatch.delenv("HF_TOKEN")
-    new = train.argv(tiny("bert"), train_txt, tmp_path / "out", push_to_hub=True, hub_model_id="someone/new")
-    refused(tool, train_command, new, "hf auth login")
+    refused(tool, train_command, [*argv, *words({**push, "hub_model_id": "someone/new"})], "hf auth login")
     assert not (tmp_path / "out").exists()
 
 
@@ -64,7 +63,7 @@ def test_a_model_that_could_not_be_pushed_is_kept(server, train, tool, tiny, tra
 
 
 def test_the_commands_push_pull_and_card(server, unsupervised, tool, tmp_path):
-    trained, card = str(unsupervised.folder), str(tmp_path / "card.md")
+    trained, card, pulled = str(unsupervised.folder), str(tmp_path / "card.md"), str(tmp_path / "pulled")
     assert tool(card_command, [trained, "--output", card, "--name", "mine"]).code == 0
     assert 'dcpcse.load("mine")' in (tmp_path / "card.md").read_text(encoding="utf-8")
     refused(tool, card_command, [trained, "--output", card], "--overwrite")
@@ -72,8 +71,6 @@ def test_the_commands_push_pull_and_card(server, unsupervised, tool, tmp_path):
     assert "pushed: http" in tool(push_command, [str(folder), ID, "--message", "first", "--private"]).said
     assert (server.messages, server.private) == (["first"], {ID})
     refused(tool, push_command, [trained, ID], "--overwrite")
-    assert tool(pull_command, [ID, "--output", str(tmp_path / "pulled")]).code == 0
+    assert tool(pull_command, [ID, "--output", pulled]).code == 0
     assert json.loads((tmp_path / "pulled/dcpcse.json").read_text())["method"] == "dcpcse"
-    refused(tool, pull_command, [ID, "--output", str(tmp_path / "pulled")], "is not empty")
-    refused(tool, pull_command, ["someone/nothing", "--output", str(tmp_path / "new")], "no such model")
-    assert not (tmp_path / "new").exists()
+    refused(tool, pull_command, [ID, "--output", pulled], "is not empty")

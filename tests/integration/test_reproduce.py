@@ -99,17 +99,12 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
     assert outcome.code == 0, outcome.err + (output / DCPCSE / "seed-0/log.txt").read_text()
     assert "2 units, 1 of them finished" in outcome.said
     assert units(output).items() >= first.items() and len(units(output)) == 2
-    assert "78.49, not comparable" in outcome.out
-    assert "not compared with the baseline: " in outcome.out and "too few pairs" in outcome.out
     answer = json.loads((output / "answer.json").read_text(encoding="utf-8"))
     scores = json.loads((output / DCPCSE / "seed-0/scores.json").read_text(encoding="utf-8"))
     cells = {row["name"]: row["cells"] for row in answer["rows"]}
     assert cells[DCPCSE]["avg"]["values"] == [scores["averages_x100"]["sts"]]
-    assert answer["environment"]["versions"]["torch"]
-    assert (output / "answer.md").read_text(encoding="utf-8").count("dcpcse train --preset") == 2
     table = (output / "answer.tex").read_text(encoding="utf-8")
     assert f"DCPCSE-BERT-base & {scores['scores_x100']['STS12']:.2f} & " in table, table
-
     assert "2 units, 2 of them finished" in tool(reproduce_command, argv).said
     other = [*argv[: argv.index("--limit")], "--limit", "3", *argv[argv.index("--limit") + 2 :]]
     refused(tool, reproduce_command, other, "(train --max_steps 2 ", "now --max_steps 3 ", "another --output_dir")
@@ -129,7 +124,6 @@ def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, forked
     argv = [*untrained, "--unsup_file", train_txt, "--output_dir", str(tmp_path)]
     outcome = tool(reproduce_command, [*rows, *argv])
     assert outcome.code == 0, outcome.err
-    assert "i am sad. denoised: " in outcome.out and "(published: sad, sadness, crying, grief, tears)" in outcome.out
     line = json.loads((tmp_path / rows[0] / "once/tokens.jsonl").read_text(encoding="utf-8"))
     answer = json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))
     (tokens,) = [row["cells"] for row in answer["rows"] if row["name"] == rows[0]]
@@ -139,11 +133,6 @@ def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, forked
     assert (tmp_path / "promptbert/figure2.png").stat().st_size > 10_000
     assert (tmp_path / "promptbert/figure2.svg").is_file()
     assert "promptbert/figure2/untied: needs an encoder" in outcome.out
-
-    (tmp_path / "promptbert/figure2.png").unlink()
-    again = tool(reproduce_command, [rows[1] + "/tied", *argv])
-    assert again.code == 0 and "is drawn only if all its rows are selected" in again.said
-    assert not (tmp_path / "promptbert/figure2.png").exists()
 
 
 @pytest.mark.whole
@@ -174,43 +163,32 @@ def test_transfer_to_other_languages_is_compared_by_language(tiny, train_csv, fo
 # Wrong input
 
 
-MISTAKES = [  # further cases are in bad_inputs.py
-    (["dcpcse/table1", "--base", "./nowhere"], "--base ./nowhere does not exist"),
-    (["d2cse/table1/D2CSE-BERT"], "did you mean 'd2cse/table1/D2CSE-BERT-base'?"),
-    ([DCPCSE, "--baseline", "d2cse/table6"], "--baseline d2cse/table6 is a table"),
-    (["promptbert/table6/unsupervised/IS-BERT-base"], "none of the rows can be run"),
-    ([DCPCSE], "data/wiki1m_for_simcse.txt does not exist"),
-    ([DCPCSE, "--set", "train_file", "my.txt"], "--set train_file: use --unsup_file instead"),
-    ([*UNTRAINED, "--base", "x", "--limit", "5"], "--limit has no effect on"),
-    ([SCPCSE, "--base", "x", "--mteb_languages", "deu"], "--mteb_languages has no effect"),
-]
-
-
 def test_mistakes_get_one_line_and_leave_nothing(tool, tmp_path, monkeypatch):
+    """Further cases are in bad_inputs.py."""
     monkeypatch.chdir(tmp_path)
-    for words, said in MISTAKES:
+    for words, said in (
+        (["dcpcse/table1", "--base", "./nowhere"], "--base ./nowhere does not exist"),
+        ([DCPCSE, "--baseline", "d2cse/table6"], "--baseline d2cse/table6 is a table"),
+        (["promptbert/table6/unsupervised/IS-BERT-base"], "none of the rows can be run"),
+        ([DCPCSE], "data/wiki1m_for_simcse.txt does not exist"),
+        ([DCPCSE, "--set", "train_file", "my.txt"], "--set train_file: use --unsup_file instead"),
+        ([*UNTRAINED, "--base", "x", "--limit", "5"], "--limit has no effect on"),
+    ):
         refused(tool, reproduce_command, words, said)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_writes_nothing_and_a_list_needs_nothing(options, tool, tmp_path):
-    argv = [SCPCSE, "--seeds", "0..2", *options, "--output_dir", str(tmp_path / "out"), "--dry-run"]
-    planned = tool(reproduce_command, argv)
-    assert planned.code == 0 and not (tmp_path / "out").exists()
-    assert planned.out.count("to do") == 3
-    assert len(re.findall(r"seed \d \| +2 \| +8 \|", planned.out)) == 3  # --limit 2, batches of 4
-    listed = tool(reproduce_command, ["--list"])
-    assert "d2cse/table6" in listed.out and "cited only" in listed.out
-
-
-def test_a_dry_run_counts_steps_and_examples_of_every_row_that_can_be_run(tool, train_txt, tmp_path):
+def test_a_dry_run_counts_steps_and_examples_of_every_row_that_can_be_run_and_writes_nothing(
+    tool, train_txt, tmp_path
+):
     """Rows that change what their preset sets are planned too; six of them once failed."""
     lines = Path(train_txt).read_text(encoding="utf-8").count("\n")
     words = ["--unsup_file", train_txt, "--dry_run", "--output_dir", str(tmp_path / "out")]
     outcome = tool(reproduce_command, ["promptbert/table8", "conpvp/table4", "dcpcse/table1/unsupervised", *words])
     assert outcome.code == 0, outcome.err
     planned = re.findall(r"^\| (\S+), seed 0 +\| +([\d,]+) \| +([\d,]+) \| to do", outcome.out, flags=re.MULTILINE)
-    found = {name: (int(steps.replace(",", "")), int(examples.replace(",", ""))) for name, steps, examples in planned}
-    assert found[DCPCSE] == (math.ceil(lines / 256), lines)  # one epoch in batches of 256, as published
-    assert found["promptbert/table8/BERT-base/same-template-dropout"][1] == lines
-    assert {"conpvp/table4/ConPVP-with-manual", "conpvp/table4/ConPVP-without-c+-c-"} <= set(found)
+    counts = {name: (int(steps.replace(",", "")), int(examples.replace(",", ""))) for name, steps, examples in planned}
+    assert counts[DCPCSE] == (math.ceil(lines / 256), lines)  # one epoch in batches of 256, as published
+    assert counts["promptbert/table8/BERT-base/same-template-dropout"][1] == lines
+    assert {"conpvp/table4/ConPVP-with-manual", "conpvp/table4/ConPVP-without-c+-c-"} <= set(counts)
+    assert not (tmp_path / "out").exists()
