@@ -14,7 +14,6 @@ from method_models import COLUMNS, with_encoder
 from runs import (
     NO_DROPOUT,
     as_interrupted,
-    assert_a_compiled_run_trains_the_same,
     assert_same_weights,
     files,
     refused,
@@ -179,23 +178,13 @@ def test_a_resumed_run_learns_from_teachers_that_have_moved_and_from_no_others(
 # Labels and classes
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "metric", "share"),
-    [
-        ("labelled_csv", {"tuning": "deep", "pre_seq_len": 8, "learning_rate": 0.05}, "accuracy", 0.95),
-        ("scored_csv", {}, "absolute_error", 0.8),
-    ],
-    ids=["labels", "scores"],
-)
-def test_labels_and_scores_are_learned(data, options, metric, share, tiny, train, request):
-    learning = {"method": "sbert", "max_steps": 30, "per_device_train_batch_size": 12, "learning_rate": 2e-3}
-    run = train(tiny("bert"), request.getfixturevalue(data), **{**learning, **options})
-    losses, measured = run.logged("loss"), run.logged(metric)
-    assert sum(losses[-5:]) < share * sum(losses[:5])
-    assert (sum(measured[-5:]) > sum(measured[:5])) == (metric == "accuracy")
-    if metric == "accuracy":
-        assert all(0 <= accuracy <= 1 for accuracy in measured)
-        assert run.final["losses.classification.head.weight"].shape[0] == 3
+def test_labels_are_learned(tiny, train, labelled_csv):
+    options = {"method": "sbert", "tuning": "deep", "pre_seq_len": 8, "learning_rate": 0.05}
+    run = train(tiny("bert"), labelled_csv, max_steps=30, **{**options, "per_device_train_batch_size": 12})
+    losses, accuracies = run.logged("loss"), run.logged("accuracy")
+    assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
+    assert sum(accuracies[-5:]) > sum(accuracies[:5]) and all(0 <= accuracy <= 1 for accuracy in accuracies)
+    assert run.final["losses.classification.head.weight"].shape[0] == 3
 
 
 def test_the_two_sentences_of_a_row_have_one_class(tiny, train, class_csv, caplog):
@@ -273,12 +262,3 @@ def test_averages_in_checkpoints_are_those_of_the_prompts_in_them(train, tiny, t
         assert kept["kept.contrastive.filled"] == min(4 * n, 10)
         assert (kept["kept.contrastive.queue"].abs().sum(1) > 0).sum() == min(4 * n, 10)
     assert not (run.folder / "objectives.safetensors").exists()
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("method", ["esimcse", "consert"])
-def test_a_compiled_run_trains_the_same(method, train, tiny, train_txt):
-    """With a queue, and with views that are changed."""
-    options = {"method": method, "max_steps": 2 if method == "esimcse" else 1}
-    options |= {"dup_rate": 0.0} if method == "esimcse" else {}
-    assert_a_compiled_run_trains_the_same(train, tiny("bert", num_hidden_layers=1), train_txt, **options)

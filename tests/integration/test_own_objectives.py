@@ -28,14 +28,6 @@ class Pull(PerRowLoss):
         return (step.embeddings["anchor"] - step.embeddings["positive"]).square().sum(-1).mean()
 
 
-class Shown(Pull):
-    """The same, and the guards may look at its anchors."""
-
-    def mean(self, step, drawn):
-        self.anchors = step.embeddings["anchor"].detach()
-        return super().mean(step, drawn)
-
-
 class Remembering(Loss):
     """Draws anchors to where the earlier ones lay, and counts the steps; both are its memory."""
 
@@ -90,12 +82,6 @@ def test_row_chunks_are_refused_by_losses_that_have_none(loss_fn, why, method, t
     words = train.argv(tiny("bert"), train_csv, tmp_path / "out", loss_chunk=2)
     refused(tool, train_command, words, "--loss_chunk", why)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_guards_look_at_the_anchors_of_any_objective(method, tiny, train, train_csv):
-    method(Shown)
-    run = train(tiny("bert"), train_csv, max_steps=2)
-    assert len(run.logged("effective_rank")) == 2
 
 
 def test_negatives_and_anchors_are_those_of_the_first_objective_that_has_some():

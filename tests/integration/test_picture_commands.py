@@ -11,13 +11,12 @@ from runs import refused, words
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from dcpcse.analysis.plots import alignment_uniformity, cosines, projections, scores, training_curves
+from dcpcse.analysis.plots import alignment_uniformity, cosines, projections, scores
 from dcpcse.cli.commands.import_ import import_command
 from dcpcse.cli.commands.plot import plot_command, plot_parser
 from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
-from dcpcse.utils.run_files import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -168,14 +167,6 @@ def test_the_matrices_of_an_encoder_are_those_of_its_masked_language_model(tiny,
     assert not np.allclose(panels[0].places, panels[1].places, atol=0.01)
 
 
-def test_the_matrix_of_another_head_is_that_of_its_checkpoint(tiny, train_txt):
-    other = tiny("bert", seed=3)
-    common = ["--matrix", "mlm_head", "--text", train_txt]
-    (lent,) = projections.gather_tokens(parsed("tokens", tiny("bert"), "--lm_head", other, *common))
-    (own,) = projections.gather_tokens(parsed("tokens", other, *common))
-    np.testing.assert_array_equal(lent.places, own.places)
-
-
 def test_scores_are_read_from_the_files_of_evaluation(geometry, few, tool, tmp_path):
     content = json.loads(geometry.read_text(encoding="utf-8"))
     task = content["tasks"]["STSBenchmark-geometry"]
@@ -195,12 +186,6 @@ def test_scores_are_read_from_the_files_of_evaluation(geometry, few, tool, tmp_p
     averages = scores.gather_frequent(parsed("frequent", f"ours={path}"))
     assert averages == ({"ours": {0: 70.0, 1: 69.5}}, "mean of 2 STS tasks")
     refused(tool, plot_command, ["frequent", str(path), str(geometry)], "different data", "mean of 2 STS tasks")
-
-
-def test_curves_are_the_lines_of_the_run(unsupervised):
-    runs = training_curves.gather(parsed("curves", f"a={unsupervised.folder}"))
-    assert runs == {"a": read_metrics(unsupervised.folder)}
-    assert {"loss", "learning_rate", "grad_norm", "eval_stsb_spearman"} <= set(training_curves.metric_names(runs))
 
 
 def test_plots_are_saved_as_png_and_svg(tool, unsupervised, geometry, few, tiny, data, train_txt, tmp_path):

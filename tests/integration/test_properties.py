@@ -32,10 +32,8 @@ from dcpcse.encoders.templates import (
     with_final_period,
 )
 from dcpcse.losses.functional import REDUCTIONS, masked_ce, nt_xent, replaced_token_ce, replaced_token_count
-from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError, printable
 from dcpcse.utils.parsing import parse_json, parse_yaml
-from dcpcse.utils.run_files import read_environment, read_metrics, read_options, read_scores, read_state
 
 # Training files
 
@@ -152,29 +150,6 @@ def test_any_json_as_dcpcse_json_is_a_record_or_a_user_error(record, place):
         assert isinstance(read_record(place), dict)
     except UserError as error:
         assert str(place) in str(error)
-
-
-LINES = st.lists(
-    st.dictionaries(st.sampled_from(["step", "epoch", "loss", "eval_stsb_spearman", "x"]), JSON) | JSON, max_size=4
-)
-
-
-@given(lines=LINES, state=JSON, options=JSON, environment=JSON)
-def test_any_json_among_the_records_of_a_run_is_read_or_a_problem(lines, state, options, environment, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    for name, value in {"run.yaml": options, "trainer_state.json": state, "environment.json": environment}.items():
-        (tmp_path / name).write_text(json.dumps(value), encoding="utf-8")
-    run = read_run(tmp_path)
-    assert run.steps_done >= 0
-    assert run.finished in (True, False)
-    assert (run.dev_score is None) == (not run.dev_scores)
-    for read in (read_options, read_metrics, read_state, read_environment):
-        try:
-            read(tmp_path)
-        except UserError as error:
-            assert str(tmp_path) in str(error)
-            assert run.problems
-    assert read_scores(tmp_path / "run.yaml") is None or "scores_x100" in options
 
 
 @given(text=st.text())

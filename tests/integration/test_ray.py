@@ -74,7 +74,7 @@ def text(tmp_path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "head", "ray://head:10001", "crashed"])
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "ray://head:10001", "crashed"])
 def test_a_cluster_that_cannot_be_reached_gets_one_line(address, tiny, text, tool, tmp_path, monkeypatch):
     """It stands before the tests with a cluster, which "auto" would find in the same process."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where "auto" looks for clusters of other processes

@@ -46,9 +46,7 @@ def test_the_page_shows_what_the_models_give(page, unsupervised, supervised, sts
     assert nearest[0] == ["", *names]
     for place, (run, row) in enumerate(zip((unsupervised, supervised), rows, strict=True)):
         model = dcpcse.load(run.folder, device="cpu")
-        vectors = {
-            text: vector / np.linalg.norm(vector) for text, vector in zip(corpus, model.encode(corpus), strict=True)
-        }
+        vectors = dict(zip(corpus, model.encode(corpus, normalize=True), strict=True))
         first, second = (np.array([vectors[text] for text in side]) for side in (pairs.first, pairs.second))
         positive = pairs.gold > 4
         everything = np.concatenate([first, second])
@@ -73,15 +71,13 @@ def test_models_that_cannot_be_had_are_told_and_the_rest_is_there(page):
         gone, begun = page.notes(name)
         assert gone.startswith("moved is left out: cannot load the frozen encoder of ") and "gone" in gone
         assert begun.startswith("begun is left out: ") and "contains no trained model" in begun
-    assert len(list(page.section("similarities").all("img"))) == 2
     assert [row[0] for row in page.texts("Progress of the runs")[1:]][2:] == ["moved", "begun"]
 
 
 def test_the_list_says_of_real_runs_what_transformers_says(unsupervised, supervised, tool, tmp_path):
     path = tmp_path / "rows.json"
-    outcome = tool(
-        runs_command, [str(unsupervised.folder), str(supervised.folder), "--sort", "run", "--json", str(path)]
-    )
+    argv = [str(unsupervised.folder), str(supervised.folder), "--sort", "run", "--json", str(path)]
+    outcome = tool(runs_command, argv)
     assert outcome.code == 0
     rows = {row["run"]: row for row in json.loads(path.read_text(encoding="utf-8"))}
     assert len(rows) == 2
@@ -91,7 +87,4 @@ def test_the_list_says_of_real_runs_what_transformers_says(unsupervised, supervi
         assert row["finished"] is True
         scores = run.logged("eval_stsb_spearman")
         assert row["dev_best"] == (max(scores) if scores else None)
-    # At the end the best model was measured once more.
-    results = (unsupervised.folder / "eval_results.txt").read_text(encoding="utf-8")
-    assert f"eval_stsb_spearman = {rows[str(unsupervised.folder)]['dev_last']}\n" in results
     assert rows[str(unsupervised.folder)]["dev_best"] == unsupervised.state["best_metric"]

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from mteb_tiny import write_multilingual
 from runs import ROOT, refused, wait_for
 from senteval_tiny import write_tiny_data
 
@@ -133,34 +132,6 @@ def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, forked
     assert (tmp_path / "promptbert/figure2.png").stat().st_size > 10_000
     assert (tmp_path / "promptbert/figure2.svg").is_file()
     assert "promptbert/figure2/untied: needs an encoder" in outcome.out
-
-
-@pytest.mark.whole
-def test_transfer_to_other_languages_is_compared_by_language(tiny, train_csv, forked, untrained, tool, tmp_path):
-    base, evaluation = ["--base", tiny("xlm-roberta")], untrained[2:]
-    copies = write_multilingual(tmp_path / "copies", ["deu", "ara"])
-    words = [*base, *evaluation, "--sup_file", train_csv, "--limit", "2", "--mteb_languages", "deu", "ara"]
-    words += ["--set", "per_device_train_batch_size", "4", "--output_dir", str(tmp_path / "out")]
-    refused(tool, reproduce_command, ["transfer/xlm-r-base", *words], "multilingual: the data of 4 of 4 tasks")
-    words += ["--mteb_data_dir", str(copies)]
-    outcome = tool(reproduce_command, ["transfer/xlm-r-base", *words])
-    assert outcome.code == 0, outcome.err
-    compared = json.loads((tmp_path / "out/transfer/xlm-r-base/comparison.json").read_text(encoding="utf-8"))
-    assert list(compared["runs"]) == ["full-tuning", "deep-prompts", "untouched"]
-    found = {(one["first"], one["second"], one["task"]): one for one in compared["differences"]}
-    one = found["full-tuning", "deep-prompts", "mteb/STS17/en-de"]
-
-    def score(name: str) -> float:
-        path = tmp_path / f"out/transfer/xlm-r-base/{name}/seed-0/scores.json"
-        subsets = json.loads(path.read_text(encoding="utf-8"))["tasks"]["mteb/STS17"]["scores"]["test"]
-        return next(subset["main_score"] for subset in subsets if subset["hf_subset"] == "en-de")
-
-    full, prompts = score("full-tuning"), score("deep-prompts")
-    assert one["value"] == pytest.approx(100 * (prompts - full)) and one["low"] <= one["value"] <= one["high"]
-    assert "deep-prompts minus full-tuning" in outcome.out and "mteb/TatoebaFromEnglish/deu-eng" in outcome.out
-
-
-# Wrong input
 
 
 def test_mistakes_get_one_line_and_leave_nothing(tool, tmp_path, monkeypatch):

@@ -107,12 +107,9 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(recipe, train, t
     assert {**recorded(folder), "output_dir": None} == {**recorded(whole.folder), "output_dir": None}
 
 
-def test_a_run_that_is_interrupted_twice_takes_the_last_checkpoint_and_the_mean_loss_of_all_steps(
-    whole, train, tiny, train_txt, capsys, caplog
-):
+def test_a_run_is_interrupted_twice_and_its_loss_is_the_mean_of_all_steps(whole, train, tiny, train_txt, caplog):
     options = {**STEPS, "logging_steps": 3}
     folder = train.interrupted(3, tiny("bert"), train_txt, **options)
-    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
     assert "checkpoint-2 is the last checkpoint; the same command with --resume" in caplog.text
     state = json.loads((folder / "checkpoint-2/trainer_state.json").read_text(encoding="utf-8"))
     assert set(state["stateful_callbacks"]) == {"TrainerControl"}  # no class of ours, which may be renamed
@@ -188,17 +185,15 @@ DEV = {1: 0.2, 2: 0.5, 3: 0.505, 4: 0.4, 5: 0.9, 6: 0.9, 7: 0.9, 8: 0.95}
 """Step → dev score. With a threshold of 0.01, only steps 2, 5 and 8 are improvements."""
 
 
-def test_early_stopping_ends_at_the_same_step_with_and_without_an_interruption(
-    train, tiny, train_txt, dev_scores, tmp_path, caplog
-):
+def test_early_stopping_ends_at_the_same_step_after_an_interruption(train, tiny, train_txt, dev_scores, tmp_path):
     """The best of the evaluations becomes the result; the end of the run is its end, also when it is resumed."""
     scored = partial(train, tiny("bert"), train_txt, **dev_scores(DEV.get), eval_steps=1)
     early = {"early_stopping_patience": 2, "early_stopping_threshold": 0.01}
     whole = scored(**early)
     assert whole.state["global_step"] == 4 and whole.state["best_global_step"] == 3
     assert_same_weights(whole.folder, whole.folder / "checkpoint-3")
-    assert "finished at step 4 (stopped early)" in caplog.text and read_run(whole.folder).finished
     assert "it is the checkpoint of step 3, which has the best dev score" in caplog.text
+    assert read_run(whole.folder).finished
     for step in (3, 4):
         folder = as_interrupted(whole.folder, tmp_path / f"killed-{step}", step)
         again = scored(folder=folder, resume=True, **early)
@@ -251,9 +246,7 @@ def test_resuming_from_a_damaged_checkpoint_is_refused(refuses, whole, tmp_path)
         refuses(tmp_path / "out", checkpoint, "checkpoint-2")
 
 
-def test_resuming_with_other_options_or_another_encoder_is_refused_and_writes_nothing(
-    refuses, tiny, interrupted, tmp_path
-):
+def test_resuming_with_other_options_or_another_encoder_is_refused(refuses, tiny, interrupted, tmp_path):
     """transformers would go on with the old learning rate and the new temperature."""
     before, checkpoint = files(interrupted), interrupted / "checkpoint-2"
     for options in (
@@ -268,9 +261,7 @@ def test_resuming_with_other_options_or_another_encoder_is_refused_and_writes_no
     assert not (tmp_path / "out").exists()
 
 
-def test_resuming_without_the_trained_objective_of_the_checkpoint_is_refused(
-    refuses, train, tiny, train_txt, tmp_path
-):
+def test_resuming_without_the_trained_loss_of_the_checkpoint_is_refused(refuses, train, tiny, train_txt, tmp_path):
     options = {**STEPS, "max_steps": 2, "do_mlm": True, "train_lm_head": True}
     checkpoint = train(tiny("bert"), train_txt, **options).folder / "checkpoint-2"
     refuses(tmp_path / "out", checkpoint, "--do_mlm")

@@ -26,11 +26,26 @@ def text(sentences, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cosines(tiny, sentences) -> np.ndarray:
-    """Cosines of both queries to all sentences, in float64."""
-    model = plain_encoder(load_backbone(tiny("bert")), "avg")
-    a, b = (model.encode(texts).astype(np.float64) for texts in (QUERIES, sentences))
+def model(tiny):
+    return plain_encoder(load_backbone(tiny("bert")), "avg")
+
+
+def cosines_of(model, queries: list[str], sentences: list[str], size: int | None = None) -> np.ndarray:
+    """Cosines of all queries to all sentences, in float64. size: of shortened vectors."""
+    a, b = (model.encode(texts)[:, :size].astype(np.float64) for texts in (queries, sentences))
     return (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
+
+
+@pytest.fixture(scope="module")
+def cosines(model, sentences) -> np.ndarray:
+    return cosines_of(model, QUERIES, sentences)
+
+
+def assert_hits(line: dict, expected: np.ndarray) -> None:
+    """The hits of a line are all sentences in the order of these cosines."""
+    order = np.argsort(-expected)
+    assert [hit["row"] for hit in line["found"]] == order.tolist()
+    np.testing.assert_allclose([hit["score"] for hit in line["found"]], expected[order], atol=1e-5)
 
 
 @pytest.fixture
@@ -39,7 +54,7 @@ def command(tiny):
     return lambda *words: [tiny("bert"), *map(str, words), "--pooler", "avg", "--device", "cpu"]
 
 
-def found(outcome) -> list[dict]:
+def lines_of(outcome) -> list[dict]:
     assert outcome.code == 0, outcome.err
     return [json.loads(line) for line in outcome.out.splitlines()]
 
@@ -55,18 +70,18 @@ def test_search_prints_the_nearest_sentences_of_each_query(command, tool, text, 
     assert nothing.splitlines() == [QUERIES[0], "  no sentence with a cosine of at least 0.9999"]
 
 
-@pytest.mark.parametrize("backend", ["auto", "numpy", "faiss", "ivf"])
+@pytest.mark.parametrize("backend", ["auto", "ivf"])
 def test_json_contains_all_sentences_within_the_limits(backend, command, tool, text, sentences, cosines, tmp_path):
     (tmp_path / "queries.txt").write_text("\n".join(QUERIES), encoding="utf-8")
     threshold, words = float(np.median(cosines)), ["--num_cells_in_search", 100] if backend == "ivf" else []
     argv = command("--sentences", text, "--queries", tmp_path / "queries.txt", "--json", "--backend", backend, *words)
-    rows = found(tool(search_command, [*argv, "--threshold", str(threshold), "--top_k", "100"]))
-    assert [row["query"] for row in rows] == QUERIES
-    for row, own in zip(rows, cosines, strict=True):
+    lines = lines_of(tool(search_command, [*argv, "--threshold", str(threshold), "--top_k", "100"]))
+    assert [line["query"] for line in lines] == QUERIES
+    for line, own in zip(lines, cosines, strict=True):
         expected = [i for i in np.argsort(-own).tolist() if own[i] >= threshold]
-        assert [hit["row"] for hit in row["found"]] == expected
-        assert [hit["sentence"] for hit in row["found"]] == [sentences[i] for i in expected]
-        np.testing.assert_allclose([hit["score"] for hit in row["found"]], own[expected], atol=1e-5)
+        assert [hit["row"] for hit in line["found"]] == expected
+        assert [hit["sentence"] for hit in line["found"]] == [sentences[i] for i in expected]
+        np.testing.assert_allclose([hit["score"] for hit in line["found"]], own[expected], atol=1e-5)
 
 
 def test_an_index_is_built_once_and_used_again(command, tool, text, tmp_path, monkeypatch):
@@ -77,10 +92,10 @@ def test_an_index_is_built_once_and_used_again(command, tool, text, tmp_path, mo
         return original(self, sentences, *args, **kwargs)
 
     monkeypatch.setattr(SentenceEncoder, "encode", counting)
-    first = found(tool(search_command, command(QUERIES[0], "--sentences", text, "--index", folder, "--json")))
+    first = lines_of(tool(search_command, command(QUERIES[0], "--sentences", text, "--index", folder, "--json")))
     before = files(tmp_path)
     for words in (["--sentences", text], []):
-        assert found(tool(search_command, command(QUERIES[0], *words, "--index", folder, "--json"))) == first
+        assert lines_of(tool(search_command, command(QUERIES[0], *words, "--index", folder, "--json"))) == first
     assert encoded == [12, 1, 1, 1]
     assert files(tmp_path) == before
     assert tool(search_command, command("--sentences", text, "--index", tmp_path / "only")).out == ""
@@ -92,9 +107,9 @@ def test_cells_of_a_saved_index_are_used_and_reported(command, tool, text, tmp_p
     tool(search_command, [*argv, "--backend", "ivf", "--num_cells", "4", "--num_cells_in_search", "1"])
     again = tool(search_command, argv)
     assert "each query searches 1 of its 4 cells and may miss" in again.said
-    assert len(found(again)[0]["found"]) < 12
+    assert len(lines_of(again)[0]["found"]) < 12
     every = tool(search_command, [*argv, "--num_cells_in_search", "4", "--top_k", "12"])
-    assert found(every) == found(tool(search_command, [*argv, "--backend", "numpy", "--top_k", "12"]))
+    assert lines_of(every) == lines_of(tool(search_command, [*argv, "--backend", "numpy", "--top_k", "12"]))
     refused(tool, search_command, [*argv, "--num_cells", "5"], "--num_cells 5", "has 4")
 
 
@@ -105,7 +120,7 @@ def test_vectors_of_the_encode_command_are_not_encoded_again(command, tool, text
         patch.setattr(SentenceEncoder, "encode", None)
         assert tool(search_command, words).code == 0
     one, other = (
-        found(tool(search_command, command(QUERIES[0], "--json", *given)))[0]["found"]
+        lines_of(tool(search_command, command(QUERIES[0], "--json", *given)))[0]["found"]
         for given in (("--index", tmp_path / "index"), ("--sentences", text))
     )
     assert [hit["row"] for hit in one] == [hit["row"] for hit in other]
@@ -128,51 +143,43 @@ def test_an_index_of_another_model_or_text_is_rejected_and_replaced_on_request(c
     assert len(tool(search_command, [*argv, "--overwrite"]).out.splitlines()) == 3
 
 
-def test_similarity_compares_the_first_sentence_to_the_others(command, tool, sentences, cosines):
+def test_similarity_is_of_the_first_sentence_to_the_others_or_of_the_pairs_of_a_file(
+    command, tool, model, sentences, cosines, tmp_path, monkeypatch
+):
     outcome = tool(similarity_command, command(QUERIES[0], *sentences))
     expected = [f"{own:7.4f}  {QUERIES[0]} | {s}" for own, s in zip(cosines[0], sentences, strict=True)]
     assert outcome.out.splitlines() == expected
-
-
-def test_similarity_of_the_pairs_of_a_file(command, tool, sentences, cosines, tmp_path, monkeypatch):
     monkeypatch.setattr("dcpcse.cli.commands.similarity.PAIRS", 5)
     (tmp_path / "pairs.tsv").write_text("\n".join(f"{QUERIES[0]}\t{s}" for s in [*sentences, QUERIES[0]]))
-    rows = found(tool(similarity_command, command("--pairs", tmp_path / "pairs.tsv", "--json")))
-    assert [row["sentences"] for row in rows] == [[QUERIES[0], s] for s in [*sentences, QUERIES[0]]]
-    np.testing.assert_allclose([row["score"] for row in rows], [*cosines[0], 1], atol=1e-5)
-    assert rows[-1]["score"] == 1
+    lines = lines_of(tool(similarity_command, command("--pairs", tmp_path / "pairs.tsv", "--json")))
+    assert [line["sentences"] for line in lines] == [[QUERIES[0], s] for s in [*sentences, QUERIES[0]]]
+    np.testing.assert_allclose([line["score"] for line in lines], [*cosines[0], 1], atol=1e-5)
+    assert lines[-1]["score"] == 1
+    (line,) = lines_of(tool(similarity_command, command(*QUERIES, "--json", "--truncate_dim", 8)))
+    assert line["score"] == pytest.approx(cosines_of(model, QUERIES[:1], QUERIES[1:], 8).item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("recipe", ["dcpcse, head at inference", "promptbert", "simcse, lora"])
-def test_model_folders_are_searched_as_they_were_trained(recipe, tiny, tool, text, sentences, tmp_path):
-    model = model_of(recipe, tiny)
-    model.eval().save(tmp_path / "model")
+def test_model_folders_are_searched_as_they_were_trained(tiny, tool, text, sentences, tmp_path):
+    model = model_of("promptbert", tiny)
+    model.save(tmp_path / "model")
     argv = [str(tmp_path / "model"), sentences[3], "--sentences", str(text), "--device", "cpu", "--json"]
-    (row,) = found(tool(search_command, [*argv, "--index", str(tmp_path / "index"), "--top_k", "12"]))
-    vectors = model.encode(sentences).astype(np.float64)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = vectors @ vectors[3]
-    assert row["found"][0]["sentence"] == sentences[3]
-    assert {hit["row"] for hit in row["found"]} == set(range(12))
-    rows = [hit["row"] for hit in row["found"]]
-    np.testing.assert_allclose([hit["score"] for hit in row["found"]], cosines[rows], atol=1e-5)
-    reloaded = dcpcse.load(tmp_path / "model", device="cpu")
-    assert len(SentenceIndex.load(tmp_path / "index", reloaded)) == 12
+    (line,) = lines_of(tool(search_command, [*argv, "--index", str(tmp_path / "index"), "--top_k", "12"]))
+    assert_hits(line, cosines_of(model, [sentences[3]], sentences)[0])
+    assert len(SentenceIndex.load(tmp_path / "index", dcpcse.load(tmp_path / "model", device="cpu"))) == 12
 
 
-def test_an_index_of_codes_is_built_once_and_searched_as_recorded(command, tool, text, sentences, tiny, tmp_path):
+def test_an_index_of_codes_is_built_once_and_searched_as_recorded(command, tool, model, text, tmp_path):
     folder = ["--index", tmp_path / "index", "--top_k", 12, "--json"]
-    for backend in ("numpy", "faiss"):
-        for words in (["--sentences", text, "--precision", "int8", "--overwrite"], [], ["--precision", "int8"]):
-            lines = found(tool(search_command, command(*QUERIES, *folder, "--backend", backend, *words)))
-            index = SentenceIndex.load(tmp_path / "index", plain_encoder(load_backbone(tiny("bert")), "avg"))
-            assert index.quantizer.precision == "int8" and len(index) == len(sentences)
-            for line, hits in zip(lines, index.search(QUERIES, 12), strict=True):
-                assert [hit["row"] for hit in line["found"]] == [hit.row for hit in hits]
-    index.rescore_multiplier = 0
-    lines = found(tool(search_command, command(*QUERIES, *folder, "--rescore_multiplier", 0)))
-    scores = [[hit["score"] for hit in line["found"]] for line in lines]
-    np.testing.assert_allclose(scores, [[hit.score for hit in hits] for hits in index.search(QUERIES, 12)], atol=1e-6)
+    for words in (["--sentences", text, "--precision", "int8"], [], ["--rescore_multiplier", 0]):
+        lines = lines_of(tool(search_command, command(*QUERIES, *folder, *words)))
+        index = SentenceIndex.load(tmp_path / "index", model)
+        assert index.quantizer.precision == "int8" and len(index) == 12
+        if "--rescore_multiplier" in words:
+            index.rescore_multiplier = 0
+        for line, hits in zip(lines, index.search(QUERIES, 12), strict=True):
+            assert [hit["row"] for hit in line["found"]] == [hit.row for hit in hits]
+            scores = [hit["score"] for hit in line["found"]]
+            np.testing.assert_allclose(scores, [hit.score for hit in hits], atol=1e-6)
     argv = command(*QUERIES, *folder, "--precision", "binary")
     refused(tool, search_command, argv, "--precision binary", "has int8")
     codes = tmp_path / "codes.npy"
@@ -181,18 +188,13 @@ def test_an_index_of_codes_is_built_once_and_searched_as_recorded(command, tool,
     refused(tool, search_command, argv, "has vectors in binary", "give the index the precision")
 
 
-def test_shortened_embeddings_are_compared_and_recorded_in_the_index(command, tool, text, sentences, tiny, tmp_path):
-    model = plain_encoder(load_backbone(tiny("bert")), "avg")
-    a, b = (model.encode(texts)[:, :8].astype(np.float64) for texts in (QUERIES, sentences))
-    expected = (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
-    built = command(*QUERIES, "--sentences", text, "--top_k", 12, "--json", "--index", tmp_path / "index")
+def test_shortened_embeddings_are_compared_and_recorded_in_the_index(command, tool, model, text, sentences, tmp_path):
     saved = command(*QUERIES, "--top_k", 12, "--json", "--index", tmp_path / "index")
-    for argv in ([*built, "--truncate_dim", "8"], saved):
-        for line, own in zip(found(tool(search_command, argv)), expected, strict=True):
-            assert [hit["row"] for hit in line["found"]] == np.argsort(-own).tolist()
-            np.testing.assert_allclose([hit["score"] for hit in line["found"]], np.sort(own)[::-1], atol=1e-6)
+    for argv in ([*saved, "--sentences", str(text), "--truncate_dim", "8"], saved):
+        for line, own in zip(
+            lines_of(tool(search_command, argv)), cosines_of(model, QUERIES, sentences, 8), strict=True
+        ):
+            assert_hits(line, own)
     whole = command(*QUERIES, "--sentences", text, "--index", tmp_path / "whole")
     assert tool(search_command, whole).code == 0
     refused(tool, search_command, [*whole, "--truncate_dim", "8"], "--truncate_dim 8", "was built without it")
-    pair = tool(similarity_command, command(QUERIES[0], sentences[0], "--json", "--truncate_dim", 8))
-    np.testing.assert_allclose(found(pair)[0]["score"], expected[0, 0], atol=1e-6)

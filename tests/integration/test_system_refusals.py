@@ -16,18 +16,11 @@ from dcpcse.utils import text_lines
 CLOSED = (
     ("encoder", "similarity encoder --pooler avg A B --device cpu"),
     ("model", "similarity model A B --device cpu"),
-    ("x", "similarity x/model A B --device cpu"),
     ("x", "info x/model"),
-    ("x", "card x/model --output c.md"),
     ("x", "export x/model --to peft --output e"),
-    ("x", "import x/model --output e"),
     ("x", "runs --compare x/model x/other"),
-    ("x", "report x/model --output r.html"),
     ("x", "search encoder A --pooler avg --index x/index --device cpu"),
-    (
-        "data/downstream/STS",
-        "evaluate --model_name_or_path encoder --pooler avg --data_dir data --custom_data --mode dev",
-    ),
+    ("data/downstream/STS", "evaluate encoder --pooler avg --data_dir data --custom_data --mode dev"),
 )
 """A folder that the user may not read, and a command that needs it."""
 

@@ -23,8 +23,9 @@ from dcpcse.methods import build_method, model_arguments
 from dcpcse.utils.files import file_sha256
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
-PRESETS = {name: f"{name}/unsup-bert-base" for name in ("dcpcse", "diffcse", "promptbert")}
-PRESETS["simcse"] = "simcse/unsup-roberta-base"
+PRESETS = {"dcpcse": "dcpcse/unsup-bert-base", "simcse": "simcse/unsup-roberta-base"}
+ENCODERS = {"dcpcse": "bert", "simcse": "roberta"}
+PLAIN = {"model": "bert-base-uncased", "pooler": "avg"}
 ROW = "paper/table1/row"
 
 
@@ -39,19 +40,10 @@ def made(tiny):
     """made(format) → a checkpoint of other code on a tiny encoder."""
 
     def make(kind: str) -> Checkpoint:
-        encoder = tiny("roberta" if kind == "simcse" else "bert", masked_lm=False)
-        one = Checkpoint(encoder, trained=kind != "dcpcse")
-        if kind == "dcpcse":
-            one.with_prefix(False)
-        if kind == "promptbert":
-            one.with_pooler()
-        if kind == "diffcse":
-            one.with_batch_normalised_mlp()
-        else:
-            one.with_mlp()
-        if kind == "simcse":
-            one.with_lm_head()
-        return one
+        checkpoint = Checkpoint(tiny(ENCODERS[kind], masked_lm=False), trained=kind == "simcse")
+        checkpoint.with_mlp()
+        checkpoint.with_prefix(False) if kind == "dcpcse" else checkpoint.with_lm_head()
+        return checkpoint
 
     return make
 
@@ -76,64 +68,74 @@ def rows(monkeypatch):
 
 
 def a_row(figures: dict[str, float] | None = None, **changes) -> PublishedRow:
-    return PublishedRow(
-        ROW, "a table", ("sts",), (*STS, "avg"), figures or dict.fromkeys((*STS, "avg"), 50.0), **changes
-    )
+    figures = figures or dict.fromkeys((*STS, "avg"), 50.0)
+    return PublishedRow(ROW, "a table", ("sts",), (*STS, "avg"), figures, **changes)
 
 
-def evaluated(tool, encoder: Path | str, data: list[str], tmp_path: Path, *options: str) -> dict[str, float]:
-    """The figures of evaluation.py as it prints them."""
-    output = tmp_path / "evaluated.json"
-    words = ["--model_name_or_path", str(encoder), "--output_file", str(output), "--device", "cpu", *options]
-    outcome = tool(evaluate_command, [*words, *data, "--overwrite"])
-    assert outcome.code == 0, outcome.err
-    scores = json.loads(output.read_text(encoding="utf-8"))
-    found = {**scores["scores_x100"], "avg": scores["averages_x100"]["sts"]}
-    return {column: float(f"{value:.2f}") for column, value in found.items()}
+@pytest.fixture
+def evaluated(tool, data, tmp_path):
+    """evaluated(encoder, *options) → the figures of evaluation.py as it prints them."""
+
+    def call(encoder: Path | str, *options: str) -> dict[str, float]:
+        output = tmp_path / "evaluated.json"
+        words = ["--model_name_or_path", str(encoder), "--output_file", str(output), "--device", "cpu", *options]
+        outcome = tool(evaluate_command, [*words, *data, "--overwrite"])
+        assert outcome.code == 0, outcome.err
+        scores = json.loads(output.read_text(encoding="utf-8"))
+        figures = {**scores["scores_x100"], "avg": scores["averages_x100"]["sts"]}
+        return {column: float(f"{value:.2f}") for column, value in figures.items()}
+
+    return call
 
 
-def verified(tool, checkpoint: Path | str, data: list[str], tmp_path: Path, *options: str):
-    """The outcome of the command, and its report."""
-    words = [str(checkpoint), "--output_dir", str(tmp_path / "report"), "--device", "cpu", *data, *options]
-    outcome = tool(verify_command, words)
-    path = tmp_path / "report/verification.json"
-    return outcome, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+@pytest.fixture
+def verified(tool, data, tmp_path):
+    """verified(checkpoint, *options, code=0) → the outcome of the command, and its report."""
+
+    def call(checkpoint: Path | str, *options: str, code: int = 0):
+        words = [str(checkpoint), "--output_dir", str(tmp_path / "report"), "--device", "cpu", *data, *options]
+        outcome = tool(verify_command, words)
+        assert outcome.code == code, outcome.err
+        path = tmp_path / "report/verification.json"
+        return outcome, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    return call
 
 
-@pytest.mark.parametrize(
-    ("kind", "pickled"), [("dcpcse", True), ("simcse", False), ("diffcse", True), ("promptbert", False)]
-)
-def test_the_figures_are_those_of_evaluation_on_the_imported_folder(kind, pickled, made, rows, data, tool, tmp_path):
-    one = made(kind)
-    folder = one.write(tmp_path / f"unsup-{kind}", pickled)
-    base = one.base if kind == "dcpcse" else None
+def measured(report) -> dict[str, float]:
+    return {name: column["measured"] for name, column in report["columns"].items()}
+
+
+@pytest.mark.parametrize(("kind", "pickled"), [("dcpcse", True), ("simcse", False)])
+def test_the_figures_are_those_of_evaluation_on_the_imported_folder(
+    kind, pickled, made, rows, evaluated, verified, tmp_path
+):
+    checkpoint = made(kind)
+    folder = checkpoint.write(tmp_path / f"unsup-{kind}", pickled)
+    base = checkpoint.base if kind == "dcpcse" else None
     import_checkpoint(folder, tmp_path / "imported", base)
-    expected = evaluated(tool, tmp_path / "imported", data, tmp_path)
+    expected = evaluated(tmp_path / "imported")
     assert len(set(expected.values())) > 4
-    rows(a_row(expected, preset=PRESETS[kind], cited="of others" if kind == "diffcse" else None))
-    given = ["--base", base] if base else []
-    outcome, report = verified(tool, folder, data, tmp_path, "--row", ROW, *given)
-    assert outcome.code == 0, outcome.err
+    rows(a_row(expected, preset=PRESETS[kind], cited="of others" if kind == "simcse" else None))
+    outcome, report = verified(folder, "--row", ROW, *(["--base", base] if base else []))
     assert f"{ROW} passes (a row passes if each published figure" in outcome.out
-    assert {name: column["measured"] for name, column in report["columns"].items()} == expected
+    assert measured(report) == expected
     assert report["verdict"] == "passes" and report["custom_data"] is True
     (weights,) = folder.glob("*.bin" if pickled else "*.safetensors")
     assert report["checkpoint"]["weights_sha256"] == {weights.name: file_sha256(weights)}
     assert report["evaluation"]["data"]["downstream/STS/STSBenchmark/sts-test.csv"]["sha256"]
     assert report["evaluation"]["model"]["identity"]["trained"]
-    assert report["command"].startswith(f"dcpcse reproduce verify {folder}")
     text = (tmp_path / "report/verification.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {ROW}: passes\n") and file_sha256(weights) in text
     assert "not the official sets" in text and report["command"] in text
 
 
-def test_a_row_passes_within_a_twentieth_of_a_point_and_differs_beyond(tiny, rows, data, tool, tmp_path):
-    expected = evaluated(tool, tiny("bert"), data, tmp_path, "--pooler", "avg")
-    for column, change, code in (("STS14", 0.06, 1), ("avg", -0.06, 1), ("STS14", -0.05, 0), ("avg", 0.05, 0)):
+def test_a_row_passes_within_a_twentieth_of_a_point_and_differs_beyond(tiny, rows, evaluated, verified):
+    expected = evaluated(tiny("bert"), "--pooler", "avg")
+    for column, change, code in (("STS14", 0.06, 1), ("avg", 0.05, 0)):
         published = expected | {column: float(Decimal(str(expected[column])) + Decimal(str(change)))}
-        rows(a_row(published, plain={"model": "bert-base-uncased", "pooler": "avg"}))
-        outcome, report = verified(tool, tiny("bert"), data, tmp_path, "--row", ROW, "--overwrite")
-        assert outcome.code == code, outcome.err
+        rows(a_row(published, plain=PLAIN))
+        outcome, report = verified(tiny("bert"), "--row", ROW, "--overwrite", code=code)
         outside = [name for name, one in report["columns"].items() if not one["within"]]
         assert outside == ([column] if code else [])
         assert report["columns"][column]["difference"] == pytest.approx(-change, abs=1e-9)
@@ -152,31 +154,30 @@ def test_figures_are_compared_as_printed():
     assert (str(higher.difference), higher.within) == ("0.06", False)
 
 
-def test_the_settings_of_a_checkpoint_are_those_of_the_row_whatever_its_name(made, rows, data, tool, tmp_path):
-    one = made("dcpcse")
-    folder = one.write(tmp_path / "model")  # without unsup in the name, the head would be used
+def test_the_settings_of_a_checkpoint_are_those_of_the_row_whatever_its_name(
+    made, rows, evaluated, verified, tmp_path
+):
+    checkpoint = made("dcpcse")
+    folder = checkpoint.write(tmp_path / "model")  # without unsup in the name, the head would be used
     shutil.copytree(folder, tmp_path / "unsup")
-    import_checkpoint(tmp_path / "unsup", tmp_path / "imported", one.base)
-    expected = evaluated(tool, tmp_path / "imported", data, tmp_path)
-    rows(a_row(expected, preset="dcpcse/unsup-bert-base"))
-    outcome, report = verified(tool, folder, data, tmp_path, "--base", one.base)
-    assert outcome.code == 0, outcome.err
+    import_checkpoint(tmp_path / "unsup", tmp_path / "imported", checkpoint.base)
+    expected = evaluated(tmp_path / "imported")
+    rows(a_row(expected, preset=PRESETS["dcpcse"]))
+    outcome, report = verified(folder, "--base", checkpoint.base)
     assert f"{ROW} is the only row that fits" in outcome.said
     assert report["assumed"] == {"pooler_type": "cls", "mlp_only_train": True, "position_offset": 3}
-    assert "taken from preset dcpcse/unsup-bert-base of paper/table1/row" in outcome.said
     assert "`--mlp_only_train True`, not in the checkpoint" in (tmp_path / "report/verification.md").read_text()
-    with_head = ["--base", one.base, "--mlp_only_train", "False", "--keep", str(tmp_path / "kept")]
-    outcome, report = verified(tool, folder, data, tmp_path, *with_head)
-    kept = evaluated(tool, tmp_path / "kept", data, tmp_path)
-    assert {name: column["measured"] for name, column in report["columns"].items()} == kept != expected
+    words = ["--base", checkpoint.base, "--mlp_only_train", "False", "--keep", str(tmp_path / "kept")]
+    _, report = verified(folder, *words, code=1)
+    assert measured(report) == evaluated(tmp_path / "kept") != expected
 
 
 def test_the_encoder_of_the_row_is_the_base_by_default(made, rows, data, tool, tmp_path, monkeypatch):
-    one = made("dcpcse")
-    folder = one.write(tmp_path / "unsup")
+    checkpoint = made("dcpcse")
+    folder = checkpoint.write(tmp_path / "unsup")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bert-base-uncased").symlink_to(one.base)
-    rows(a_row(preset="dcpcse/unsup-bert-base"))
+    (tmp_path / "bert-base-uncased").symlink_to(checkpoint.base)
+    rows(a_row(preset=PRESETS["dcpcse"]))
     outcome = tool(verify_command, [str(folder), "--device", "cpu", *data])
     assert outcome.code == 1, outcome.err
     assert f"--base bert-base-uncased: not given; taken from {ROW}" in outcome.said
@@ -184,112 +185,101 @@ def test_the_encoder_of_the_row_is_the_base_by_default(made, rows, data, tool, t
     assert written == {"verification.json", "verification.md"}
 
 
-def test_the_mode_and_the_columns_are_those_of_the_row(tiny, rows, data, tool, tmp_path):
+def test_the_mode_and_the_columns_are_those_of_the_row(tiny, rows, data, tool, verified, tmp_path):
     output = tmp_path / "evaluated.json"
     words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--device", "cpu", "--task_set", "na", *data]
     for mode, tasks, columns in (
         ("dev", ("STSBenchmark",), ("STSBenchmark",)),
         ("test", ("retrieval", "geometry"), ("recall@1", "recall@5", "alignment", "uniformity")),
     ):
-        row = a_row({}, plain={"model": "bert-base-uncased", "pooler": "avg"})
-        row = replace(row, mode=mode, tasks=tasks, columns=columns)
-        given = ["--mode", mode, "--tasks", *row.measured, "--output_file", str(output), "--overwrite"]
-        assert tool(evaluate_command, [*words, *given]).code == 0
+        row = replace(a_row(plain=PLAIN), mode=mode, tasks=tasks, columns=columns)
+        options = ["--mode", mode, "--tasks", *row.measured, "--output_file", str(output), "--overwrite"]
+        assert tool(evaluate_command, [*words, *options]).code == 0
         scores = json.loads(output.read_text(encoding="utf-8"))
-        found = dict(scores["scores_x100"])
+        figures = dict(scores["scores_x100"])
         for task in scores["tasks"].values():
-            found |= {name: task[name] for name in ("alignment", "uniformity") if name in task}
-            found |= {f"recall@{cutoff}": recall for cutoff, recall in task.get("recall", {}).items()}
-        rows(replace(row, published={name: found[name] for name in columns}))
-        outcome, report = verified(tool, tiny("bert"), data, tmp_path, "--overwrite")
-        assert outcome.code == 0, outcome.err
+            figures |= {name: task[name] for name in ("alignment", "uniformity") if name in task}
+            figures |= {f"recall@{cutoff}": recall for cutoff, recall in task.get("recall", {}).items()}
+        rows(replace(row, published={name: figures[name] for name in columns}))
+        _, report = verified(tiny("bert"), "--overwrite")
         assert set(report["columns"]) == set(columns) and report["evaluation"]["mode"] == mode
 
 
-def test_a_model_folder_of_train_is_evaluated_as_it_is(tiny, rows, data, tool, tmp_path):
-    args = model_arguments(method="consert")
-    build_method(load_backbone(tiny("bert", masked_lm=False)), args, ["anchor"]).model.save(tmp_path / "ours")
-    expected = evaluated(tool, tmp_path / "ours", data, tmp_path, "--pooler", "avg_top2")
-    assert expected != evaluated(tool, tmp_path / "ours", data, tmp_path)
+def test_a_model_folder_of_train_is_evaluated_as_it_is(tiny, rows, evaluated, verified, tmp_path):
+    folder, args = tmp_path / "ours", model_arguments(method="consert")
+    build_method(load_backbone(tiny("bert", masked_lm=False)), args, ["anchor"]).model.save(folder)
+    expected = evaluated(folder, "--pooler", "avg_top2")
+    assert expected != evaluated(folder)
     rows(a_row(expected, preset="consert/unsup-bert-base", evaluation={"pooler": "avg_top2"}))
-    outcome, report = verified(tool, tmp_path / "ours", data, tmp_path, "--row", ROW)
-    assert outcome.code == 0, outcome.err
+    _, report = verified(folder, "--row", ROW)
     assert set(report["checkpoint"]["weights_sha256"]) >= {"model.safetensors"}
-    outcome, _ = verified(tool, tmp_path / "ours", data, tmp_path, "--row", ROW, "--template", "{sentence} [MASK]")
-    assert outcome.code == 2 and "--template has no effect on" in outcome.err
+    outcome, _ = verified(folder, "--row", ROW, "--template", "{sentence} [MASK]", code=2)
+    assert "--template has no effect on" in outcome.err
 
 
-def test_a_file_of_word_vectors_is_evaluated_as_glove(rows, data, tool, tmp_path):
+def test_a_file_of_word_vectors_is_evaluated_as_glove(rows, evaluated, verified, tmp_path):
     vectors = tmp_path / "glove.txt"
     words = ["set", "sentence", "first", "second", "red", "not", "sat", *map(str, range(9)), *STS]
     words += [f"thing{number}" for number in range(20)]
     lines = [" ".join([word.lower(), *(f"{(i * j) % 7 - 3}" for j in range(1, 6))]) for i, word in enumerate(words, 1)]
     vectors.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    expected = evaluated(tool, vectors, data, tmp_path)
-    rows(a_row(expected, glove=True), replace(a_row(plain={"model": "bert-base-uncased"}), name="paper/table1/other"))
-    outcome, report = verified(tool, vectors, data, tmp_path)
-    assert outcome.code == 0, outcome.err
+    rows(a_row(evaluated(vectors), glove=True), replace(a_row(plain=PLAIN), name="paper/table1/other"))
+    _, report = verified(vectors)
     assert report["checkpoint"]["kind"] == "a file of word vectors"
-    outcome, _ = verified(tool, vectors, data, tmp_path, "--row", "paper/table1/other")
-    assert outcome.code == 2 and "it is a row of an encoder" in outcome.err
+    outcome, _ = verified(vectors, "--row", "paper/table1/other", code=2)
+    assert "it is a row of an encoder" in outcome.err
 
 
-def test_a_report_is_replaced_only_by_one_on_the_same_row_and_weights(made, rows, data, tool, tmp_path):
+def test_a_report_is_replaced_only_by_one_on_the_same_row_and_weights(made, rows, verified, tmp_path):
     first, second = made("simcse"), made("simcse")
     second.put("mlp.dense.bias", second.hidden)
-    folders = [one.write(tmp_path / f"unsup-{i}") for i, one in enumerate((first, second))]
-    other = replace(a_row(preset="simcse/unsup-roberta-base"), name="paper/table1/other")
-    rows(a_row(preset="simcse/unsup-roberta-base"), other)
-    assert verified(tool, folders[0], data, tmp_path, "--row", ROW)[0].code == 1
+    folders = [checkpoint.write(tmp_path / f"unsup-{i}") for i, checkpoint in enumerate((first, second))]
+    other = replace(a_row(preset=PRESETS["simcse"]), name="paper/table1/other")
+    rows(a_row(preset=PRESETS["simcse"]), other)
+    for _ in range(2):
+        verified(folders[0], "--row", ROW, code=1)
     before = (tmp_path / "report/verification.json").read_bytes()
-    assert verified(tool, folders[0], data, tmp_path, "--row", ROW)[0].code == 1
     for folder, row, why in ((folders[1], ROW, "other weights"), (folders[0], other.name, "another row")):
-        before = (tmp_path / "report/verification.json").read_bytes()
-        outcome, _ = verified(tool, folder, data, tmp_path, "--row", row)
-        assert outcome.code == 2 and f"is the report on {why}; give another --output_dir" in outcome.err
+        outcome, _ = verified(folder, "--row", row, code=2)
+        assert f"is the report on {why}; give another --output_dir" in outcome.err
         assert (tmp_path / "report/verification.json").read_bytes() == before
-    assert verified(tool, folders[1], data, tmp_path, "--row", other.name, "--overwrite")[1]["row"] == other.name
+    assert verified(folders[1], "--row", other.name, "--overwrite", code=1)[1]["row"] == other.name
     (tmp_path / "report/verification.json").write_text("{}", encoding="utf-8")
-    outcome, _ = verified(tool, folders[1], data, tmp_path, "--row", ROW)
-    assert outcome.code == 2 and "is no report of this command" in outcome.err
+    assert "is no report of this command" in verified(folders[1], "--row", ROW, code=2)[0].err
 
 
-def test_a_checkpoint_on_the_hub_is_downloaded_without_its_other_files(server, made, rows, data, tool, tmp_path):
+def test_a_checkpoint_on_the_hub_is_downloaded_without_its_other_files(server, made, rows, verified, tmp_path):
     folder = made("simcse").write(tmp_path / "safe", pickled=False)
     commit = server.put("someone/unsup-simcse", folder, **{"pytorch_model.bin": b"x", "optimizer.pt": b"x"})
-    import_checkpoint(shutil.copytree(folder, tmp_path / "unsup"), tmp_path / "imported")
-    expected = evaluated(tool, tmp_path / "imported", data, tmp_path)
-    rows(a_row(expected, preset="simcse/unsup-roberta-base"))
-    outcome, report = verified(tool, "someone/unsup-simcse", data, tmp_path)
-    assert outcome.code == 0, outcome.err
+    rows(a_row(preset=PRESETS["simcse"]))
+    _, report = verified("someone/unsup-simcse", code=1)
     assert report["checkpoint"]["revision"] == commit
     assert "model.safetensors" in server.downloads()
     assert not {"pytorch_model.bin", "optimizer.pt"} & server.downloads()
     server.failing = True
-    assert verified(tool, "someone/unsup-simcse", data, tmp_path)[0].code == 0
-    outcome, _ = verified(tool, "someone/else", data, tmp_path)
-    assert outcome.code == 2 and "the Hub" in outcome.err
+    assert measured(verified("someone/unsup-simcse", code=1)[1]) == measured(report)
+    assert "the Hub" in verified("someone/else", code=2)[0].err
 
 
 # The row that fits
 
 
-def found_for(method: str, *, sup: str, encoder: tuple, **facts) -> list[PublishedRow]:
-    return fitting_rows._candidates(Subject(f"my-{sup}", Path(), {}, method=method, encoder=encoder, **facts))
+def candidates(method: str, encoder: tuple, **facts) -> list[PublishedRow]:
+    return fitting_rows._candidates(Subject("my-unsup", Path(), {}, method=method, encoder=encoder, **facts))
 
 
 def test_the_rows_of_a_method_come_first_and_quotes_and_ablations_are_left_out(monkeypatch):
     monkeypatch.undo()
     base, large = ("bert", 768, None), ("bert", 1024, 30_522)
-    (only,) = found_for("scpcse", sup="unsup", encoder=base, trained=True)
+    (only,) = candidates("scpcse", base, trained=True)
     assert only.name == "dcpcse/table1/unsupervised/SCPCSE-BERT-base"
-    deep = found_for("dcpcse", sup="unsup", encoder=base, layout="dcpcse", headed=True)
+    deep = candidates("dcpcse", base, layout="dcpcse", headed=True)
     assert deep[0].name == "dcpcse/table1/unsupervised/DCPCSE-BERT-base"
     assert "d2cse/table1/DCPCSE-BERT-base" not in [row.name for row in deep]
     assert all("unsup" in row.preset and not row.options and row.published for row in deep)
-    found = found_for("dcpcse", sup="unsup", encoder=large, layout="dcpcse", headed=True)
-    assert [row.name for row in found] == ["dcpcse/table1/unsupervised/DCPCSE-BERT-large"]
-    assert not found_for("dcpcse", sup="unsup", encoder=("roberta", 512, None), layout="dcpcse", headed=True)
+    (only,) = candidates("dcpcse", large, layout="dcpcse", headed=True)
+    assert only.name == "dcpcse/table1/unsupervised/DCPCSE-BERT-large"
+    assert not candidates("dcpcse", ("roberta", 512, None), layout="dcpcse", headed=True)
 
 
 def test_a_checkpoint_in_simcses_format_may_be_of_any_method_that_trains_the_encoder_alone():
@@ -305,38 +295,31 @@ def test_a_checkpoint_in_simcses_format_may_be_of_any_method_that_trains_the_enc
 # Wrong input
 
 
-def test_wrong_rows_and_checkpoints_end_in_one_line(made, rows, data, tool, tmp_path):
+def test_wrong_rows_and_checkpoints_end_in_one_line(made, rows, verified, tmp_path):
     """Further cases are in bad_inputs.py."""
-    one = made("dcpcse")
-    folder = one.write(tmp_path / "unsup")
-    deep, fitted = a_row(preset="dcpcse/unsup-bert-base"), {"plain": {"model": "bert-base-uncased"}, "fitted": "flow"}
-    wrong = {
-        "large": (folder, {"preset": "dcpcse/unsup-bert-large"}, "it is a row of bert-large-uncased, but"),
-        "plain": (folder, {"plain": {"model": "bert-base-uncased"}}, "it is a row of a plain encoder, but"),
-        "flow": (folder, fitted, "it needs training sentences; dcpcse reproduce evaluates it"),
-        "cosines": (folder, {"preset": deep.preset, "similarity": ("a", "b")}, "are not scores of evaluation.py"),
-        "cased": (one.base, {"plain": {"model": "bert-base-cased"}}, "it is a row of bert-base-cased, but"),
-        "glove": (folder, {"glove": True}, "it is a row of word vectors, but"),
-    }
-    more = [replace(a_row(**change), name=f"paper/table2/{name}") for name, (_, change, _) in wrong.items()]
-    rows(deep, replace(deep, name="paper/table3/quoted", published={"avg": 1.0}), *more)
-    calls = [(place, ["--row", f"paper/table2/{name}"], message) for name, (place, _, message) in wrong.items()]
+    checkpoint = made("dcpcse")
+    folder, preset = checkpoint.write(tmp_path / "unsup"), PRESETS["dcpcse"]
+    wrong = (
+        (folder, {"preset": "dcpcse/unsup-bert-large"}, "it is a row of bert-large-uncased, but"),
+        (folder, {"plain": PLAIN}, "it is a row of a plain encoder, but"),
+        (folder, {"plain": PLAIN, "fitted": "flow"}, "it needs training sentences; dcpcse reproduce evaluates it"),
+        (folder, {"preset": preset, "similarity": ("a", "b")}, "are not scores of evaluation.py"),
+        (checkpoint.base, {"plain": {"model": "bert-base-cased"}}, "it is a row of bert-base-cased, but"),
+        (folder, {"glove": True}, "it is a row of word vectors, but"),
+    )
+    more = [replace(a_row(**change), name=f"paper/table2/{i}") for i, (_, change, _) in enumerate(wrong)]
+    rows(a_row(preset=preset), replace(a_row({"avg": 1.0}, preset=preset), name="paper/table3/quoted"), *more)
+    calls = [(place, ["--row", f"paper/table2/{i}"], message) for i, (place, _, message) in enumerate(wrong)]
     calls.append((folder, [], f"which fits 2 rows; choose one with --row: {ROW}, paper/table3/quoted"))
-    for options, message in (
-        (["--data_dir", str(tmp_path / "no data")], "no data"),
-        (["--layout", "simcse"], "it is a row of dcpcse"),
-        (["--template", "{sentence} [MASK]", "--base", one.base], "DCPCSE or PromCSE has no template"),
-        (["--keep", str(folder)], "--keep"),
-    ):
-        calls.append((folder, ["--row", ROW, *options], message))
+    calls.append((folder, ["--row", ROW, "--layout", "simcse"], "it is a row of dcpcse"))
+    calls.append((folder, ["--row", ROW, "--keep", str(folder)], "--keep"))
     before = sorted(tmp_path.rglob("*"))
-    for checkpoint, options, message in calls:
-        outcome, report = verified(tool, checkpoint, data, tmp_path, *options)
-        assert outcome.code == 2 and message in outcome.err, (options, outcome.err)
+    for place, options, message in calls:
+        outcome, report = verified(place, *options, code=2)
+        assert message in outcome.err, (options, outcome.err)
         assert outcome.err.count("error: ") == 1 and report is None
     rows(a_row(preset="promptbert/unsup-bert-base"))
-    outcome, _ = verified(tool, folder, data, tmp_path)
-    assert outcome.code == 2 and "give its name with --row" in outcome.err
+    assert "give its name with --row" in verified(folder, code=2)[0].err
     assert sorted(tmp_path.rglob("*")) == before
 
 
