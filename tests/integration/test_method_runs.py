@@ -219,22 +219,3 @@ def test_public_switches_on_an_encoder_as_it_is(tiny, sts_data, tool):
     outcome = tool(evaluate_command, [*evaluating(tiny("bert"), sts_data), *words])
     assert outcome.code == 0, outcome.err
     assert "means --pooler_type static" in outcome.said and "means --remove frequency" in outcome.said
-
-
-def test_a_trained_discriminator_follows_its_own_learning_rate_and_warm_up(train, tiny, train_txt):
-    """D2CSE, Table 6 (b); two steps of plain SGD, by hand."""
-    rates = {"learning_rate": 0.1, "discriminator_learning_rate": 0.02, "discriminator_warmup_steps": 4}
-    options = {"discriminator": "trained", "generator_name": tiny("bert"), "optim": "sgd", "max_steps": 2, **rates}
-    options |= {"method": "d2cse", "lr_scheduler_type": "constant", "crtd_reduction": "mean_tokens"}
-    run = train(tiny("bert"), train_txt, **options)
-    assert run.logged("learning_rate_discriminator") == pytest.approx([0, 0.02 / 4])
-    assert run.logged("learning_rate") == [0.1, 0.1]
-    moved = {"discriminator": 0, "others": 0}
-    for name, weight in run.initial.items():
-        own = name.startswith("losses.crtd.") and "generator" not in name
-        for rate, gradients in zip((0, 0.02 / 4) if own else (0.1, 0.1), run.gradients, strict=True):
-            if name in gradients:
-                weight = weight - rate * gradients[name]
-        moved["discriminator" if own else "others"] += int(not torch.equal(weight, run.initial[name]))
-        torch.testing.assert_close(run.final[name].detach(), weight, rtol=1e-5, atol=1e-7)
-    assert all(moved.values())

@@ -41,14 +41,3 @@ def test_a_plain_encoder_as_guide_is_averaged_as_in_training(tiny, pairs, train_
         assert "the guide left out" in tool(mine_command, argv).said
         written[name] = path.read_bytes()
     assert written["default"] == written["avg"] != written["max"]
-
-
-def test_what_is_left_out_is_counted(tiny, pairs, tool, tmp_path):
-    how = {"num_negatives": 4, "output_format": "triplet", "relative_margin": 0.05}
-    argv = words({**how, "output": tmp_path / "mined.csv", "pooler": "avg", "device": "cpu"})
-    model = dcpcse.load(tiny("bert"), pooler="avg")
-    result = dcpcse.mine(model, pairs, output=tmp_path / "python.csv", **how, show_progress=False)
-    said = tool(mine_command, [tiny("bert"), pairs, *argv]).said
-    assert result.incomplete > 0 and result.without > 0
-    assert f"{result.incomplete} pairs with fewer than 4 negatives have fewer rows" in said
-    assert f"{result.without} pair" in said and "without a negative" in said

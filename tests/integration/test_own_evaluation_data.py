@@ -10,11 +10,7 @@ from scipy.stats import spearmanr
 import dcpcse
 from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.cli.parse import parse_training
-from dcpcse.evaluation.retrieval_data import own_retrieval
-from dcpcse.training.arguments import DataArguments
-from dcpcse.training.eval_datasets import open_eval_dataset
 from dcpcse.training.run_history import read_run
-from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import read_options
 
 NO_SENTEVAL = {"eval_data_dir": "nowhere"}
@@ -123,11 +119,3 @@ def test_own_retrieval_data_choose_the_checkpoint(tiny, train, train_txt, retrie
     assert f"| {100 * first[best]:.2f}" in tool(evaluate_command, words).out.replace("|  ", "| ")
     gains = {gain.data: gain.trained for gain in read_run(run.folder).gains}
     assert gains == pytest.approx({"documents": 100 * first[best], "documents:test": 100 * second[best]}, abs=1e-4)
-
-
-def test_a_trainer_takes_retrieval_data_as_an_eval_dataset(retrieval):
-    task = own_retrieval(retrieval, "dev")
-    opened = open_eval_dataset({"documents": task, "pairs": [("a", "b", 1), ("c", "d", 2)]}, DataArguments())
-    assert {name: [*suite.tasks] for name, suite in opened.items()} == {"documents": ["documents"], "pairs": ["pairs"]}
-    with pytest.raises(UserError, match=r"for a folder own_retrieval\(folder, 'dev'\)"):
-        open_eval_dataset(retrieval, DataArguments())

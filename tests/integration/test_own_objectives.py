@@ -95,9 +95,6 @@ def test_negatives_and_anchors_are_those_of_the_first_objective_that_has_some():
     assert both.anchors is second.anchors
     first.anchors = torch.zeros(2, 3)
     assert both.anchors is first.anchors
-    alone = Method(None, views, {"pull": Term(pull)})
-    assert alone.negatives(5) is None and alone.anchors is None
-    assert Loss().negatives(5, []) is None
 
 
 MEMORY = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1}

@@ -1,4 +1,4 @@
-"""The published figures on the real encoder and data; skipped, with the reason, where these are not at hand."""
+"""The published scores on the real encoder and data; skipped, with the reason, where these are not at hand."""
 
 import itertools
 import lzma
@@ -6,7 +6,6 @@ import random
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import dcpcse
@@ -62,24 +61,6 @@ def test_a_few_steps_raise_the_dev_score_of_cls(minilm, part_of_sts_benchmark, w
     before, after = run.logged("eval_stsb_spearman")[0], run.logged("eval_stsb_spearman")[-1]
     assert after > before + 0.02  # before: prompts as initialised
     assert dev_score(run.trainer.method, part_of_sts_benchmark) == pytest.approx(after, abs=1e-6)
-
-
-def test_promptbert_on_deep_prompts_is_less_than_a_megabyte_and_reloads_equal(minilm, wikipedia, train):
-    options = {"method": "promptbert", "tuning": "deep", "pre_seq_len": 16, "max_steps": 1}
-    run = train(minilm, wikipedia, **options)
-    weights = [run.folder / name for name in ("prompts.safetensors", "trained.safetensors", "dcpcse.json")]
-    assert sum(path.stat().st_size for path in weights) < 1_000_000
-    texts = ["A man plays the flute.", 'This sentence of "[MASK]" means "x', ""]
-    expected = run.trainer.step_module.model.encode(texts)
-    assert (dcpcse.load(run.folder, device="cpu").encode(texts) == expected).all()
-
-
-def test_a_simcse_folder_of_the_real_encoder_opens_in_sentence_transformers(minilm, wikipedia, train):
-    library = pytest.importorskip("sentence_transformers")
-    run = train(minilm, wikipedia, method="simcse", mlp_only_train=True, max_steps=1)
-    texts = ["A man plays the flute.", "Rain fell on the village while the children slept."]
-    other = library.SentenceTransformer(str(run.folder), device="cpu").encode(texts)
-    np.testing.assert_allclose(other, dcpcse.load(run.folder, device="cpu").encode(texts), atol=1e-5)
 
 
 def dev_score(method: Method, data: str) -> float:

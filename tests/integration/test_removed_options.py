@@ -1,8 +1,5 @@
 """Options that were removed: one line for who names one, and what earlier versions recorded with it still counts."""
 
-import json
-
-import numpy as np
 import pytest
 import yaml
 from runs import assert_same_weights
@@ -53,20 +50,3 @@ def test_a_run_of_an_earlier_version_resumes(train, tiny, train_txt, caplog):
     assert len(again.gradients) == 2
     assert_same_weights(whole, folder)
     assert "--compile_layers was True and is False now: the last digits may differ" in caplog.messages
-
-
-def test_an_encoding_of_an_earlier_version_counts(tiny, sentences, tmp_path, capsys, caplog):
-    text, output = tmp_path / "text.txt", tmp_path / "out.npy"
-    text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    command = ["encode", tiny("bert"), str(text), "--pooler", "avg", "--device", "cpu", "--output", str(output)]
-    assert main(command) == 0
-    written, path = np.load(output), tmp_path / "out.npy.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    assert "flex_attention" not in record["made_of"]["options"]
-    for value, code in ((False, 0), (True, 2)):
-        record["made_of"]["options"]["flex_attention"] = value
-        path.write_text(json.dumps(record), encoding="utf-8")
-        assert main(command) == code
-        np.testing.assert_array_equal(np.load(output), written)
-    assert "no line was left to encode" in caplog.messages[-1]
-    assert "a different option (flex_attention True, now None)" in capsys.readouterr().err

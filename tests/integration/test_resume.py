@@ -122,15 +122,6 @@ def test_a_run_is_interrupted_twice_and_its_loss_is_the_mean_of_all_steps(whole,
     assert "train_loss is" not in caplog.text
 
 
-def test_a_checkpoint_without_the_losses_before_it_is_named(whole, train, tiny, train_txt, caplog, tmp_path):
-    folder = as_interrupted(whole.folder, tmp_path / "out", 4)
-    for name in ("loss_sum.json", "checkpoint.json"):  # as an earlier version wrote it
-        (folder / "checkpoint-4" / name).unlink()
-    train(tiny("bert"), train_txt, folder=folder, resume=True, **STEPS)
-    assert train_loss(folder) == pytest.approx(sum(whole.logged("loss")[4:]) / 4, rel=1e-6)
-    assert "train_loss is the mean over the steps after step 4" in caplog.text
-
-
 def test_a_checkpoint_that_was_moved_resumes_into_another_folder(whole, train, tiny, train_txt, tmp_path):
     moved = shutil.copytree(whole.folder / "checkpoint-4", tmp_path / "elsewhere")
     before = files(moved)

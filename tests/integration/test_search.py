@@ -102,43 +102,23 @@ def test_an_index_is_built_once_and_used_again(command, tool, text, tmp_path, mo
     assert files(tmp_path / "only") == files(folder)
 
 
-def test_cells_of_a_saved_index_are_used_and_reported(command, tool, text, tmp_path):
-    argv = command(QUERIES[0], "--sentences", text, "--index", tmp_path / "index", "--json")
-    tool(search_command, [*argv, "--backend", "ivf", "--num_cells", "4", "--num_cells_in_search", "1"])
-    again = tool(search_command, argv)
-    assert "each query searches 1 of its 4 cells and may miss" in again.said
-    assert len(lines_of(again)[0]["found"]) < 12
-    every = tool(search_command, [*argv, "--num_cells_in_search", "4", "--top_k", "12"])
-    assert lines_of(every) == lines_of(tool(search_command, [*argv, "--backend", "numpy", "--top_k", "12"]))
-    refused(tool, search_command, [*argv, "--num_cells", "5"], "--num_cells 5", "has 4")
-
-
-def test_vectors_of_the_encode_command_are_not_encoded_again(command, tool, text, tmp_path, monkeypatch):
+def test_vectors_of_the_encode_command_are_not_encoded_again(command, tool, text, cosines, tmp_path, monkeypatch):
     tool(encode_command, command(text, "--output", tmp_path / "text.npy"))
     words = command("--sentences", text, "--vectors", tmp_path / "text.npy", "--index", tmp_path / "index")
     with monkeypatch.context() as patch:
         patch.setattr(SentenceEncoder, "encode", None)
         assert tool(search_command, words).code == 0
-    one, other = (
-        lines_of(tool(search_command, command(QUERIES[0], "--json", *given)))[0]["found"]
-        for given in (("--index", tmp_path / "index"), ("--sentences", text))
-    )
-    assert [hit["row"] for hit in one] == [hit["row"] for hit in other]
-    short = tmp_path / "short.npy"
-    assert tool(encode_command, command(text, "--output", short, "--truncate_dim", 8)).code == 0
-    search = command("Rain.", "--sentences", text, "--vectors", short)
-    assert tool(search_command, [*search, "--truncate_dim", "8"]).code == 0
-    refused(tool, search_command, search, "was made with truncate_dim 8, and no truncate_dim is given for the index")
+    argv = command(QUERIES[0], "--json", "--index", tmp_path / "index", "--top_k", 12)
+    assert_hits(*lines_of(tool(search_command, argv)), cosines[0])
+    refused(tool, search_command, [*words, "--truncate_dim", "8"], "truncate_dim 8")
 
 
 def test_an_index_of_another_model_or_text_is_rejected_and_replaced_on_request(command, tool, tiny, text, tmp_path):
-    argv = command("x", "--sentences", text, "--index", tmp_path / "index")
-    tool(search_command, argv)
-    other = [tiny("bert", seed=7), *argv[1:]]
-    refused(tool, search_command, other, "different model")
-    changed = tmp_path / "changed.txt"
-    changed.write_text("one\ntwo\n")
-    argv[argv.index(str(text))] = str(changed)
+    (tmp_path / "changed.txt").write_text("one\ntwo\n")
+    index = ["--index", tmp_path / "index"]
+    tool(search_command, command("x", "--sentences", text, *index))
+    refused(tool, search_command, [tiny("bert", seed=7), *command("x", *index)[1:]], "different model")
+    argv = command("x", "--sentences", tmp_path / "changed.txt", *index)
     refused(tool, search_command, argv, "was not built from", "--overwrite")
     assert len(tool(search_command, [*argv, "--overwrite"]).out.splitlines()) == 3
 
@@ -166,26 +146,6 @@ def test_model_folders_are_searched_as_they_were_trained(tiny, tool, text, sente
     (line,) = lines_of(tool(search_command, [*argv, "--index", str(tmp_path / "index"), "--top_k", "12"]))
     assert_hits(line, cosines_of(model, [sentences[3]], sentences)[0])
     assert len(SentenceIndex.load(tmp_path / "index", dcpcse.load(tmp_path / "model", device="cpu"))) == 12
-
-
-def test_an_index_of_codes_is_built_once_and_searched_as_recorded(command, tool, model, text, tmp_path):
-    folder = ["--index", tmp_path / "index", "--top_k", 12, "--json"]
-    for words in (["--sentences", text, "--precision", "int8"], [], ["--rescore_multiplier", 0]):
-        lines = lines_of(tool(search_command, command(*QUERIES, *folder, *words)))
-        index = SentenceIndex.load(tmp_path / "index", model)
-        assert index.quantizer.precision == "int8" and len(index) == 12
-        if "--rescore_multiplier" in words:
-            index.rescore_multiplier = 0
-        for line, hits in zip(lines, index.search(QUERIES, 12), strict=True):
-            assert [hit["row"] for hit in line["found"]] == [hit.row for hit in hits]
-            scores = [hit["score"] for hit in line["found"]]
-            np.testing.assert_allclose(scores, [hit.score for hit in hits], atol=1e-6)
-    argv = command(*QUERIES, *folder, "--precision", "binary")
-    refused(tool, search_command, argv, "--precision binary", "has int8")
-    codes = tmp_path / "codes.npy"
-    assert tool(encode_command, command(text, "--output", codes, "--precision", "binary")).code == 0
-    argv = command(*QUERIES, "--sentences", text, "--vectors", codes)
-    refused(tool, search_command, argv, "has vectors in binary", "give the index the precision")
 
 
 def test_shortened_embeddings_are_compared_and_recorded_in_the_index(command, tool, model, text, sentences, tmp_path):

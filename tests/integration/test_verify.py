@@ -154,35 +154,22 @@ def test_figures_are_compared_as_printed():
     assert (str(higher.difference), higher.within) == ("0.06", False)
 
 
-def test_the_settings_of_a_checkpoint_are_those_of_the_row_whatever_its_name(
-    made, rows, evaluated, verified, tmp_path
-):
+def test_settings_and_encoder_are_those_of_the_row_by_default(made, rows, evaluated, verified, tmp_path, monkeypatch):
     checkpoint = made("dcpcse")
     folder = checkpoint.write(tmp_path / "model")  # without unsup in the name, the head would be used
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bert-base-uncased").symlink_to(checkpoint.base)
     shutil.copytree(folder, tmp_path / "unsup")
     import_checkpoint(tmp_path / "unsup", tmp_path / "imported", checkpoint.base)
     expected = evaluated(tmp_path / "imported")
     rows(a_row(expected, preset=PRESETS["dcpcse"]))
-    outcome, report = verified(folder, "--base", checkpoint.base)
+    outcome, report = verified(folder)
     assert f"{ROW} is the only row that fits" in outcome.said
+    assert f"--base bert-base-uncased: not given; taken from {ROW}" in outcome.said
     assert report["assumed"] == {"pooler_type": "cls", "mlp_only_train": True, "position_offset": 3}
     assert "`--mlp_only_train True`, not in the checkpoint" in (tmp_path / "report/verification.md").read_text()
-    words = ["--base", checkpoint.base, "--mlp_only_train", "False", "--keep", str(tmp_path / "kept")]
-    _, report = verified(folder, *words, code=1)
+    _, report = verified(folder, "--mlp_only_train", "False", "--keep", str(tmp_path / "kept"), code=1)
     assert measured(report) == evaluated(tmp_path / "kept") != expected
-
-
-def test_the_encoder_of_the_row_is_the_base_by_default(made, rows, data, tool, tmp_path, monkeypatch):
-    checkpoint = made("dcpcse")
-    folder = checkpoint.write(tmp_path / "unsup")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bert-base-uncased").symlink_to(checkpoint.base)
-    rows(a_row(preset=PRESETS["dcpcse"]))
-    outcome = tool(verify_command, [str(folder), "--device", "cpu", *data])
-    assert outcome.code == 1, outcome.err
-    assert f"--base bert-base-uncased: not given; taken from {ROW}" in outcome.said
-    written = {path.name for path in (tmp_path / "result/verify" / ROW).iterdir()}
-    assert written == {"verification.json", "verification.md"}
 
 
 def test_the_mode_and_the_columns_are_those_of_the_row(tiny, rows, data, tool, verified, tmp_path):
