@@ -12,20 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 from dcpcse.cli.commands.train import train_command
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.losses import Contrastive, Loss, PerRowLoss, Term
+from dcpcse.losses import Contrastive, Loss, Term
 from dcpcse.methods import METHODS, Method, build_method, model_arguments
 from dcpcse.methods.building import sentence_encoder
 from dcpcse.training.step import TrainingStep
-
-
-class Pull(PerRowLoss):
-    """Mean squared distance of an anchor from its positive: nothing is told apart."""
-
-    def num_items(self, step, drawn):
-        return len(step.input_ids)
-
-    def mean(self, step, drawn):
-        return (step.embeddings["anchor"] - step.embeddings["positive"]).square().sum(-1).mean()
 
 
 class Remembering(Loss):
@@ -66,30 +56,18 @@ def method(monkeypatch):
     return make
 
 
-def test_a_method_without_a_contrastive_objective_trains(method, tiny, train, train_csv, caplog):
-    method(Pull)
-    options = {"pooler_type": "avg", "learning_rate": 0.003, "max_steps": 8, "gradient_cache_chunk": 2}
-    run = train(tiny("bert"), train_csv, **options)
-    losses = run.logged("loss")
-    assert sum(losses[-3:]) < sum(losses[:3])
-    assert not run.logged("effective_rank")
-    assert "over 1 process; the loss does not compare its examples" in caplog.text
-
-
-@pytest.mark.parametrize(("loss_fn", "why"), [(Pull, "compares no rows"), (Remembering, "the loss own of")])
-def test_row_chunks_are_refused_by_losses_that_have_none(loss_fn, why, method, tiny, train, train_csv, tool, tmp_path):
-    method(loss_fn)
+def test_row_chunks_are_refused_by_losses_that_have_none(method, tiny, train, train_csv, tool, tmp_path):
+    method(Remembering)
     words = train.argv(tiny("bert"), train_csv, tmp_path / "out", loss_chunk=2)
-    refused(tool, train_command, words, "--loss_chunk", why)
+    refused(tool, train_command, words, "--loss_chunk", "the loss own of")
     assert not (tmp_path / "out").exists()
 
 
-def test_negatives_and_anchors_are_those_of_the_first_objective_that_has_some():
-    pull, first, second = Pull(), Contrastive(others=("negated",)), Contrastive()
-    views = sentence_pair_views(["anchor", "positive", "negative"])
-    terms = {"pull": Term(pull), "first": Term(first), "second": Term(second)}
-    both = Method(None, views, terms)
-    assert both.negatives(5) == first.negatives(5, ["anchor", "positive", "negative"]) == 14
+def test_negatives_and_anchors_are_those_of_the_first_loss_that_has_some():
+    first, second, columns = Contrastive(others=("negated",)), Contrastive(), ["anchor", "positive", "negative"]
+    terms = {"plain": Term(Loss()), "first": Term(first), "second": Term(second)}
+    both = Method(None, sentence_pair_views(columns), terms)
+    assert both.negatives(5) == first.negatives(5, columns) == 14
     assert both.anchors is None
     second.anchors = torch.ones(2, 3)
     assert both.anchors is second.anchors
@@ -97,12 +75,10 @@ def test_negatives_and_anchors_are_those_of_the_first_objective_that_has_some():
     assert both.anchors is first.anchors
 
 
-MEMORY = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1}
-
-
 def test_what_an_objective_remembers_is_resumed_and_is_no_part_of_the_result(method, tiny, train, train_txt, tmp_path):
     """It is told of a step once, and after it."""
-    options = {**MEMORY, "gradient_cache_chunk": 3, "gradient_accumulation_steps": 2}
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1}
+    options |= {"gradient_cache_chunk": 3, "gradient_accumulation_steps": 2}
     method(Remembering)
     whole = train(tiny("bert"), train_txt, **options)
     folder = as_interrupted(whole.folder, tmp_path / "out", 4)

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import dcpcse
 from dcpcse.cli.commands.train import evaluate_command
-from dcpcse.evaluation.evaluator import dev_metrics
-from dcpcse.methods import Method
 
 SHARED = Path(__file__).parents[3] / "shared"
 
@@ -39,12 +36,12 @@ def test_the_published_scores_of_minilm_come_out_to_the_second_decimal(minilm, r
 
 @pytest.fixture(scope="module")
 def part_of_sts_benchmark(real_data, tmp_path_factory) -> str:
-    """Every sixth dev pair of STS-B, with the other splits as they are."""
+    """Every twelfth dev pair of STS-B, with the other splits as they are."""
     folder = Path("downstream/STS/STSBenchmark")
     target = tmp_path_factory.mktemp("part") / folder
     shutil.copytree(Path(real_data) / folder, target)
     dev = target / "sts-dev.csv"
-    dev.write_text("".join(dev.read_text(encoding="utf-8").splitlines(keepends=True)[::6]), encoding="utf-8")
+    dev.write_text("".join(dev.read_text(encoding="utf-8").splitlines(keepends=True)[::12]), encoding="utf-8")
     return str(target.parents[2])
 
 
@@ -60,9 +57,3 @@ def test_a_few_steps_raise_the_dev_score_of_cls(minilm, part_of_sts_benchmark, w
     )
     before, after = run.logged("eval_stsb_spearman")[0], run.logged("eval_stsb_spearman")[-1]
     assert after > before + 0.02  # before: prompts as initialised
-    assert dev_score(run.trainer.method, part_of_sts_benchmark) == pytest.approx(after, abs=1e-6)
-
-
-def dev_score(method: Method, data: str) -> float:
-    found = dcpcse.evaluate(method.model, "STSBenchmark", mode="dev", data_dir=data, official=False)
-    return dev_metrics(found.results)["stsb_spearman"]

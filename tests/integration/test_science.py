@@ -4,6 +4,7 @@ Other tests check each part against a reference. Here the parts together must do
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import senteval
@@ -21,19 +22,19 @@ from dcpcse.utils.packages import EMBEDDED_ENCODER
 SAMPLE = ROOT / "data/sample"
 SENTENCES = SAMPLE / "sentences.txt"
 SETTING = {**quickstart.COMMON, "pre_seq_len": 16, "seed": 0, "use_cpu": True, "disable_tqdm": True}
-SETTING |= {"max_steps": 16, "per_device_train_batch_size": 16, "learning_rate": 5e-2}
-"""That of the quickstart without labels, with few and small steps at a higher rate: 5.9 points."""
+SETTING |= {"max_steps": 8, "per_device_train_batch_size": 16, "learning_rate": 0.1}
+"""That of the quickstart without labels, with few and small steps at a higher rate: 6.5 points."""
 
 Train = Callable[..., dcpcse.TrainingResult]
 
 
 @pytest.fixture(scope="module")
 def pairs_of_dev() -> senteval.ScoredPairs:
-    """The 200 dev pairs of the sample, none of whose sentences is trained on."""
+    """Half of the 200 dev pairs of the sample, none of whose sentences is trained on."""
     (pairs,) = senteval.load_pairs("STSBenchmark", SAMPLE, "dev", official=False)
     assert len(pairs.gold) == 200
     assert not {*pairs.first, *pairs.second} & set(SENTENCES.read_text(encoding="utf-8").splitlines())
-    return pairs
+    return replace(pairs, first=pairs.first[::2], second=pairs.second[::2], gold=pairs.gold[::2])
 
 
 def spearman(model: SentenceEncoder, pairs: senteval.ScoredPairs) -> float:

@@ -151,7 +151,8 @@ def test_dev_scores_are_of_the_dev_file_as_scipy_computes_them(tiny, train, trai
 
 
 def test_measuring_does_not_change_the_training_and_another_seed_does(once, sts_data):
-    assert_same_weights(once(**MEASURED, eval_data_dir=sts_data).folder, once().folder)
+    measured = once(**MEASURED, eval_data_dir=sts_data, do_train=None)  # trains without --do_train, too
+    assert_same_weights(measured.folder, once().folder)
     first, other = weights(once().folder), weights(once(seed=8).folder)
     assert not torch.equal(first["prompt_embeddings"], other["prompt_embeddings"])
 
@@ -288,6 +289,7 @@ def test_padding_to_the_full_length_gives_the_same_gradients(kind, pooler, tiny,
         torch.testing.assert_close(padded.gradients[0][name], gradient, rtol=0, atol=2e-3 * size)
 
 
+@pytest.mark.whole
 def test_a_compiled_step_is_one_graph_and_trains_the_same(tiny, train, train_txt):
     counters = torch._dynamo.utils.counters
     counters.clear()
