@@ -1,4 +1,4 @@
-"""The command lines of the public repositories, and each old option, on tiny encoders."""
+"""The command lines of the public repositories on tiny encoders."""
 
 from runs import refused
 

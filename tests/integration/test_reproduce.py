@@ -1,4 +1,4 @@
-"""`dcpcse reproduce` in whole: real trainings, killed and gone on with, and on a Ray cluster."""
+"""`dcpcse reproduce` in whole: real trainings, killed and resumed; test_ray.py has it on a cluster."""
 
 import contextlib
 import json
