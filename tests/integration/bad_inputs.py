@@ -1,20 +1,12 @@
-"""Mistakes that users make, as data: what is given to which command, on a desk of small files and encoders.
+"""Mistakes that users make, as data: the command, and what its message must repeat.
 
-On the desk lie the encoders bert, roberta, distilbert and albert, the results trained and other (deep prompts on
-bert) and tuned (SimCSE), train.txt, pairs.csv, corpus.txt, and sts with small evaluation data. Each command has one or
-more mistakes of a kind that reach its message on their own path; the tests of the modules have the others.
+On the desk lie the encoders bert, roberta, distilbert and albert, damaged copies of bert, the results trained (deep
+prompts on bert) and tuned (SimCSE), train.txt, pairs.csv, corpus.txt, and sts with small evaluation data. Each command
+has one or more mistakes of a kind that reach its message on their own path; the tests of the modules have the others.
 """
 
-import fcntl
-import json
-import os
 import shlex
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-from dcpcse.utils.files import write_files
+from collections.abc import Iterator, Mapping
 
 TRAIN = (
     "--model_name_or_path bert --train_file train.txt --output_dir out --max_steps 1 --use_cpu --save_strategy no "
@@ -26,76 +18,15 @@ MEASURE = "--model_name_or_path bert --data_dir sts --custom_data --mode dev --p
 """And one that begins with `evaluate ...`."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A mistake: its name, the command, and what the message must repeat, by default the last option.
-
-    prepare: what is done to the desk before.
-    """
-
-    name: str
-    command: str
-    given: str = ""
-    prepare: Callable[[Path], None] | None = None
-
-    def __str__(self) -> str:
-        return self.name
-
-    def words(self, cache: str) -> list[str]:
-        """The command line in full. cache: folder for the training data as read."""
-        name, *rest = shlex.split(self.command)
-        usual = {"train": f"{TRAIN} --cache_dir {shlex.quote(cache)}", "evaluate": MEASURE}
-        if rest[:1] == ["..."]:
-            return [name, *shlex.split(usual[name]), *rest[1:]]
-        if name == "adapt":
-            return [name, *rest, *([] if "--" in rest else ["--"]), "--cache_dir", cache]
-        return [name, *rest]
-
-    @property
-    def named(self) -> str:
-        return self.given or "--" + self.command.rpartition("--")[2].split()[0]
-
-
-# What is done to folders
-
-
-def _cut(desk: Path) -> None:
-    file = Path(shutil.copytree(desk / "bert", desk / "copy")) / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-50])
-
-
-def _without_tokenizer(desk: Path) -> None:
-    (Path(shutil.copytree(desk / "trained", desk / "copy")) / "tokenizer.json").unlink()
-
-
-def _without_mask(desk: Path) -> None:
-    tokens = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "pad_token": "[PAD]"}
-    folder = Path(shutil.copytree(desk / "bert", desk / "copy"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokens), encoding="utf-8")
-
-
-def _damaged(desk: Path) -> None:
-    write_files({desk / "out/pretraining.json": '{"finished": 1}'})
-
-
-_LOCKS: list[int] = []
-"""Descriptors that stay open as long as this process."""
-
-
-def _held(desk: Path) -> None:
-    """A folder that another process writes into, as far as its lock tells."""
-    (desk / "held").mkdir()
-    _LOCKS.append(os.open(desk / "held/.dcpcse.lock", os.O_RDWR | os.O_CREAT))
-    fcntl.flock(_LOCKS[-1], fcntl.LOCK_EX)
-    os.write(_LOCKS[-1], json.dumps({"process": 4711, "host": "node7", "since": "2026-11-20T08:00:00+00:00"}).encode())
-
-
-def _without_a_score(desk: Path) -> None:
-    """The evaluation data in the folder data, where the second pair of the STS-B dev set has no gold score."""
-    file = Path(shutil.copytree(desk / "sts", desk / "data")) / "downstream/STS/STSBenchmark/sts-dev.csv"
-    lines = file.read_text(encoding="utf-8").splitlines()
-    lines[1] = lines[1].replace(lines[1].split("\t")[4], "", 1)
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def words_of(command: str, cache: str) -> list[str]:
+    """The command line in full. cache: folder for the training data as read."""
+    name, *rest = shlex.split(command)
+    usual = {"train": f"{TRAIN} --cache_dir {shlex.quote(cache)}", "evaluate": MEASURE}
+    if rest[:1] == ["..."]:
+        return [name, *shlex.split(usual[name]), *rest[1:]]
+    if name == "adapt":
+        return [name, *rest, *([] if "--" in rest else ["--"]), "--cache_dir", cache]
+    return [name, *rest]
 
 
 FILES = {
@@ -119,6 +50,10 @@ FILES = {
     "list.yaml": "temp: [1, 2]\n",
     "code.yaml": "temp: !!python/object/apply:os.getcwd []\n",
     "old.png": "picture",
+    "CR": "a\tb\t1\nc\td\t2\n",
+    "labels/CR": "a\tx\nb\ty\n" * 5,
+    "trained/scores.json": "{}",
+    "damaged/pretraining.json": '{"finished": 1}',
 }
 """Further files on the desk, by name."""
 
@@ -134,297 +69,229 @@ CONTINUED = (
     "--model_name_or_path"
 )
 PREDICT = "--model_name_or_path bert"
+PAIRS = f"{PREDICT} --train_file pairs.csv --eval_data_dir sts"
 
-GROUPS: Mapping[str, tuple[Case, ...]] = {
-    "Training files": (
-        Case("a NUL byte", "train ... --train_file nul.txt", "line 3"),
-        Case("one class", "train ... --train_file one.csv", "'x'"),
-        Case("classes of one sentence", "train ... --train_file single.csv", "'label'"),
-        Case("classes for a queue", "train ... --train_file classes.csv --method esimcse", "--neg_size 0"),
-        Case(
-            "fewer classes than rows of a batch",
-            "train ... --train_file classes.csv --batch_sampler no_duplicates",
-            "at most 2",
-        ),
-        Case(
-            "several positives corrupted ahead",
-            f"{CORRUPT} --output_dir out --train_file several.csv",
-            "2 columns of positives",
-        ),
-        Case("a file twice", "train ... --train_file two.csv two.csv", "is given twice"),
-        Case(
-            "sets with other columns",
-            "train ... --train_file two.csv train.txt",
-            "train has the columns anchor, another",
-        ),
-        Case("sets with other losses", "train ... --method sbert --train_file labelled.csv two.csv", "columns"),
-        Case(
-            "a weight too many", "train ... --train_file two.csv triples.csv --train_weights 1 2 3", "3 weights for 2"
-        ),
-        Case("weights of one file", "train ... --train_weights 1", "1 weight for 1"),
-        Case("classes corrupted ahead", f"{CORRUPT} --output_dir out --train_file classes.csv", "column class"),
-    ),
-    "Files of options": (
-        Case("no such file", f"train nowhere.yaml {TRAIN}", "nowhere.yaml"),
-        Case("empty", f"train empty.yaml {TRAIN}", "empty.yaml"),
-        Case("an unknown name", f"train run.yaml {TRAIN}", "--pre_seq_length"),
-        Case("a list for a number", f"train list.yaml {TRAIN}", "--temp [1, 2]"),
-        Case("code", f"train code.yaml {TRAIN}", "code.yaml"),
-    ),
-    "Training: numbers": (
-        Case("temperature 0", "train ... --temp 0", "--temp 0"),
-        Case("a batch of one", "train ... --per_device_train_batch_size 1", "--per_device_train_batch_size 1"),
-        Case("a score that no pair has", f"{ANGLE} --train_file scores.csv --similar_from 6", "score is 5"),
-        Case("scores that are all equal", f"{ANGLE} --train_file equal.csv", "score 3"),
-        Case("losses of weight 0", f"{ANGLE} --cosine_weight 0 --in_batch_weight 0 --angle_weight 0", "all 0"),
-        Case("sizes in another order", "train ... --matryoshka_dims 8,32", "largest first"),
-        Case("sizes without the whole", "train ... --matryoshka_dims 16,8", "size of the embeddings, 32"),
-        Case(
-            "a size without halves",
-            f"{ANGLE} --train_file triples.csv --matryoshka_dims 32,15",
-            "--matryoshka_dims 15",
-        ),
-        Case("a weight too few", "train ... --matryoshka_dims 32,16 --matryoshka_weights 1", "one number for each"),
-        Case(
-            "sizes for a loss of whole embeddings",
-            "train ... --train_file labelled.csv --method sbert --matryoshka_dims 32,16",
-            "no loss of --method sbert",
-        ),
-    ),
-    "Training: words": (
-        Case("an option misspelt", "train ... --pre_seq_length 10"),
-        Case("no data", "train --model_name_or_path bert --output_dir out", "--train_file"),
-        Case("no place for the result", "train --model_name_or_path bert --train_file train.txt", "--output_dir"),
-        Case("a compiler that there is not", "train ... --torch_compile_backend nope", "NOPE"),
-        Case("layers twice", "train ... --tuning lora --lora_target_modules all-linear query"),
-        Case("a schedule without what it needs", "train ... --lr_scheduler_type cosine_with_min_lr", "min_lr_rate"),
-        Case("a schedule's options", "train ... --lr_scheduler_kwargs power"),
-        Case("an optimiser's options", "train ... --optim_args fast", "--optim_args fast"),
-        Case("an optimiser that is not installed", "train ... --optim adamw_bnb_8bit", "bitsandbytes"),
-        Case("a reporter that is not installed", "train ... --report_to clearml", "pip install clearml"),
-        Case("a tokenizer of old", "train ... --use_fast_tokenizer False"),
-        Case("accelerate's options", "train ... --accelerator_config nowhere.json", "nowhere.json"),
-        Case("batches dealt out", "train ... --accelerator_config '{\"split_batches\": true}'", "split_batches"),
-        Case("a name that the Hub cannot have", "train ... --push_to_hub --hub_model_id prompts", "prompts"),
-        Case("no teacher", "train ... --method rankcse", "--teacher is missing"),
-        Case("three teachers", "train ... --method rankcse --teacher bert bert bert", "one or two encoders"),
-    ),
-    "Training: options that contradict each other, or have no effect": (
-        Case("prompts of a tuned encoder", "train ... --method simcse --pre_seq_len 10"),
-        Case(
-            "batches that the file cannot fill", "train ... --per_device_train_batch_size 400 --dataloader_drop_last"
-        ),
-        Case("workers that stay, and none", "train ... --dataloader_persistent_workers"),
-        Case("crops for a method that changes a view", "train ... --positive crop --method esimcse", "esimcse"),
-        Case("sentences alone for ordered pairs", "train ... --method cosent", "scores or labels"),
-        Case(
-            "half precision of a trained encoder",
-            "train ... --tuning full --encoder_dtype bfloat16",
-            "--encoder_dtype bfloat16 needs a frozen encoder",
-        ),
-        Case("two precisions", "train ... --fp16 --bf16", "fp16 and bf16"),
-        Case(
-            "chunks of a compiled step", "train ... --gradient_cache_chunk 2 --torch_compile", "--gradient_cache_chunk"
-        ),
-        Case("chunks and an emptied cache", "train ... --gradient_cache_chunk 2 --torch_empty_cache_steps 3"),
-        Case("attention kernels without a GPU", "train ... --attention triton", "--attention triton"),
-        Case("neither training nor measuring", "train ... --do_train False", "--do_train False"),
-    ),
-    "Encoders": (
-        Case("no such folder", "train ... --model_name_or_path ./nowhere", "./nowhere"),
-        Case("one that recomputes nothing", "train ... --model_name_or_path albert --gradient_checkpointing"),
-        Case("another's tokenizer", "train ... --tokenizer_name roberta", "roberta"),
-        Case("weights cut short", "train ... --model_name_or_path copy", "copy", prepare=_cut),
-    ),
-    "Model folders": (
-        Case("a name without end", f"info {'n' * 300}", "n" * 100),
-        Case("no tokenizer", f"evaluate ... --model_name_or_path copy {STSB}", "copy", prepare=_without_tokenizer),
-    ),
-    "Evaluation data": (
-        Case("no evaluation data", "train ... --do_eval --eval_data_dir nowhere", "nowhere"),
-        Case("no files of a task", "evaluate ... --mode test --tasks MR", "tasks whose files exist"),
-        Case("own labels: no such file", "evaluate ... --labels nowhere.csv", "nowhere.csv does not exist"),
-        Case(
-            "a gold score is missing",
-            f"evaluate ... --data_dir data {STSB}",
-            "sts-dev.csv:2",
-            prepare=_without_a_score,
-        ),
-    ),
-    "Evaluation: options": (
-        Case("no encoder", "evaluate --mode dev", "--model_name_or_path"),
-        Case("tasks and a set of tasks", "evaluate ... --tasks STS12 --task_set sts", "--tasks and --task_set sts"),
-        Case("no tasks", "evaluate ... --task_set na", "--tasks"),
-        Case(
-            "a map of some embeddings",
-            "evaluate ... --mode test --task_set frequent --postprocess whitening",
-            "--postprocess whitening",
-        ),
-        Case("results that nobody writes are replaced", "evaluate ... --overwrite"),
-        Case("MTEB in dev mode", "evaluate ... --mteb STSBenchmark", "their own splits"),
-        Case(
-            "denoising of a folder without a template",
-            "evaluate --model_name_or_path trained --data_dir sts --custom_data --mode dev --denoise false",
-            "without a template",
-        ),
-    ),
-    "Places that are taken, or cannot be": (
-        Case("a name without end", f"train ... --output_dir {'n' * 300}", "n" * 100),
-        Case(
-            "scores over a configuration",
-            f"evaluate ... {STSB} --output_file bert/config.json --overwrite",
-            "config.json",
-        ),
-        Case(
-            "a list over prompts",
-            "plot runs trained --csv trained/prompts.safetensors --overwrite",
-            "prompts.safetensors",
-        ),
-        Case("a card over a record", "hub card trained --output trained/dcpcse.json --overwrite", "dcpcse.json"),
-        Case("a folder that another run writes into", "train ... --output_dir held", "4711", prepare=_held),
-        Case(
-            "a folder that an adaptation writes into", "adapt bert mine.csv --output_dir held", "4711", prepare=_held
-        ),
-        Case("a folder with something else", "train ... --output_dir sts", "sts"),
-        Case("a file for the folder", "train ... --output_dir corpus.txt", "corpus.txt"),
-        Case("a folder below a file", "train ... --output_dir corpus.txt/out", "corpus.txt/out"),
-        Case("the encoder's own folder", "train ... --output_dir bert --overwrite_output_dir", "bert"),
-        Case("a cache below a file", "train ... --cache_dir corpus.txt", "corpus.txt"),
-        Case("scores that are there", f"evaluate ... {STSB} --output_file trained/scores.json", "trained/scores.json"),
-        Case("pairs over a text", f"evaluate ... {STSB} --similarities_file corpus.txt", "corpus.txt"),
-        Case("scores below a file", f"evaluate ... {STSB} --output_file corpus.txt/s.json", "corpus.txt/s.json"),
-        Case("a folder for the scores", f"evaluate ... {STSB} --output_file sts", "sts"),
-        Case("a report over a text", "plot report trained --no_models --output corpus.txt", "corpus.txt"),
-        Case("a picture that is there", "plot curves trained --output old", "old.png"),
-        Case("a picture for a folder", "plot curves trained --output sts", "sts"),
-        Case("a list over a text", "plot runs trained --csv corpus.txt", "corpus.txt"),
-        Case("a card that is there", "hub card trained --output corpus.txt", "corpus.txt"),
-        Case("vectors with a text's name", "encode bert corpus.txt --output corpus.txt", "corpus.txt"),
-        Case("vectors below a file", "encode bert corpus.txt --output corpus.txt/v.npy", "corpus.txt/v.npy"),
-        Case("a model over a model", "import bert --output trained", "trained"),
-        Case("a model over its own checkpoint", "import bert --output bert", "bert"),
-        Case("an export that is there", "export trained --to peft --output sts", "sts"),
-        Case("a folder from the hub over another", "hub pull some/prompts --output sts", "sts"),
-        Case("a corpus over other files", f"{CORRUPT} --output_dir sts", "sts"),
-        Case("a search's folder is a file", f"{TEMPLATES} --output_dir corpus.txt", "corpus.txt"),
-        Case("tries in a file", f"{TRY} corpus.txt", "corpus.txt"),
-        Case("an index over other files", "search bert A --pooler avg --sentences corpus.txt --index sts", "sts"),
-        Case("an adaptation over other files", "adapt bert mine.csv --output_dir sts", "sts"),
-        Case("an adaptation in a file", "adapt bert mine.csv --output_dir corpus.txt", "corpus.txt"),
-        Case("pretraining over other files", "pretrain corpus.txt --output_dir bert", "bert is not empty"),
-        Case("pretraining in a file", "pretrain corpus.txt --output_dir train.txt", "train.txt is a file"),
-        Case("negatives over their pairs", "mine bert two.csv --output two.csv --overwrite", "--output two.csv"),
-    ),
-    "Pretraining": (
-        Case("no text", "pretrain --output_dir out", "TEXT"),
-        Case("no output folder", "pretrain train.txt", "--output_dir"),
-        Case("no such text", f"pretrain nowhere.txt {PRETRAINED}", "nowhere.txt"),
-        Case("a folder for a text", f"pretrain bert {PRETRAINED}", "bert"),
-        Case("an empty text", f"pretrain none.txt {PRETRAINED}", "none.txt"),
-        Case("a text of one line", f"pretrain one.txt {PRETRAINED}", "1 line"),
-        Case(
-            "nothing to measure a model on",
-            "pretrain corpus.txt --output_dir out --max_steps 1 --tokenizer bert --validation_file foreign.txt",
-            "none was masked",
-        ),
-        Case("no known words", f"pretrain foreign.txt {PRETRAINED} --tokenizer bert", "no word"),
-        Case("two texts to measure on", f"{TINY} --validation_file train.txt", "--validation_share"),
-        Case(
-            "the text itself to measure on",
-            "pretrain corpus.txt --output_dir out --max_steps 1 --validation_file corpus.txt",
-            "same content",
-        ),
-        Case("a hidden size of no whole heads", f"{TINY} --hidden_size 100", "--hidden_size 100"),
-        Case("short windows that are longer", f"{TINY} --max_seq_length 16 --short_seq_length 32"),
-        Case(
-            "steps of minutes", "pretrain corpus.txt --output_dir out --minutes 1 --causal_steps 5", "--causal_steps 5"
-        ),
-        Case("another architecture", f"{CONTINUED} distilbert", "distilbert"),
-        Case("more tokens than positions", f"{CONTINUED} bert --max_seq_length 5000", "--max_seq_length 5000"),
-        Case("float16 on a CPU", f"{TINY} --fp16"),
-        Case("lower case in RoBERTa", f"{TINY} --model_type roberta --lowercase"),
-        Case("no mask token", f"{TINY} --tokenizer copy", "mask token", prepare=_without_mask),
-        Case("nothing to resume", "pretrain corpus.txt --output_dir out --resume"),
-        Case("a damaged record", f"{TINY} --resume", "pretraining.json", prepare=_damaged),
-    ),
-    "Other commands": (
-        Case("a command that there is not", "trian --help", "trian"),
-        Case("doctor: tokens of no training file", "doctor bert --max_seq_length 64"),
-        Case("quickstart: no such data", "quickstart --base bert --data nowhere", "nowhere"),
-        Case("adapt: no data", "adapt bert --output_dir out", "DATA"),
-        Case("adapt: data before the encoder", "adapt mine.csv bert --output_dir out", "ENCODER mine.csv"),
-        Case("adapt: a result of train.py", "adapt trained mine.csv --output_dir out", "trained"),
-        *(
-            Case(f"adapt: {name}", f"adapt bert mine.csv --output_dir out -- {options}", given)
-            for name, options, given in (
-                ("a seed of train.py", "--seed 1", "--seed"),
-                ("a head", "--pooler_type cls", "--pooler_type cls"),
-                ("all weights", "--tuning full", "--tuning full"),
-                ("options of two tunings", "--pre_seq_len 8 --lora_r 4", "--pre_seq_len, --lora_r"),
-            )
-        ),
-        Case("encode: no places", "encode", "MODEL, FILE"),
-        Case("encode: no output", "encode bert corpus.txt", "--output"),
-        Case("encode: a blank line", "encode bert blank.txt --output v.npy", "line 2"),
-        Case("encode: nothing", "encode bert none.txt --output v.npy", "none.txt"),
-        Case("similarity: a blank sentence", "search similarity bert 'A dog.' ' '", "empty"),
-        Case("similarity: one sentence", "search similarity bert 'A dog.'", "at least two"),
-        Case("search: nothing to look in", "search bert A", "--sentences FILE is missing"),
-        Case("search: nothing to look for", "search bert --sentences corpus.txt", "no query"),
-        Case("search: no index yet", "search bert A --index nowhere", "nowhere contains no index"),
-        Case("search: vectors alone", "search bert A --index nowhere --vectors v.npy", "needs its text"),
-        Case("search: overwriting nothing", "search bert A --sentences corpus.txt --overwrite"),
-        Case("search: cells without ivf", "search bert A --sentences corpus.txt --num_cells 3"),
-        Case("search: a blank query", "search bert ' ' --sentences corpus.txt", "empty"),
-        Case("search: no such vectors", "search bert A --sentences corpus.txt --vectors nowhere.npy", "nowhere.npy"),
-        Case("predict: a blank sentence", f"plot predictions ' ' {PREDICT}", "empty"),
-        Case("predict: more than there are", f"plot predictions A {PREDICT} --top_k 1000000", "--top_k 1000000"),
-        Case(
-            "predict: two masks", f"plot predictions A {PREDICT} --template '{{sentence}} [MASK] [MASK]'", "2 [MASK]"
-        ),
-        Case("info: no such folder", "info nowhere", "nowhere"),
-        Case("runs: no such folder", "plot runs nowhere", "nowhere"),
-        Case("report: no run", "plot report bert --output r.html", "bert"),
-        Case("plot: no such picture", "plot cosine", "cosine"),
-        Case("plot: no run", "plot curves bert --output x", "bert"),
-        Case("plot: the head of a result", "plot tokens trained --text corpus.txt --matrix mlm_head", "trained"),
-        Case("serve: other machines without a key", "serve bert --host 0.0.0.0", "--host 0.0.0.0"),
-        Case("serve: a watched file", "serve bert --watch corpus.txt", "corpus.txt"),
-        Case("serve: two adapters of one name", "serve bert --adapters a=trained a=tuned", "'a'"),
-        Case("demo: no such text", "serve demo bert --sentences nowhere.txt", "nowhere.txt"),
-        Case("card: no result", "hub card bert", "bert"),
-        Case("push: no owner", "hub push trained prompts", "prompts"),
-        Case("pull: a place here", "hub pull trained --output out", "trained"),
-        Case("export: what the format cannot hold", "export tuned --to peft --output out", "tuned"),
-        Case("import: no such folder", "import nowhere --output out", "nowhere"),
-        Case(
-            "templates: no such candidates", f"{TEMPLATES} --output_dir out --candidates nowhere.yaml", "nowhere.yaml"
-        ),
-        Case("templates: a number without a T5", f"{TEMPLATES} --output_dir out --generate 9", "--t5"),
-        Case("templates: no lists", f"{TEMPLATES} --output_dir out --candidates corpus.txt", "two lists"),
-        Case("templates: a T5 without definitions", f"{TEMPLATES} --output_dir out --t5 t5-base", "--definitions"),
-        Case("search: no such stage", f"{TRY} out --stages rate", "rate"),
-        Case(
-            "search: a stage for single sentences",
-            "reproduce search --search d2cse --output_dir out --stages epochs -- --model_name_or_path bert "
-            "--train_file pairs.csv --eval_data_dir sts --custom_eval_data",
-            "--stages 'epochs'",
-        ),
-        Case("reproduce: no such row", "reproduce dcpcse/table9", "dcpcse/table9"),
-        Case("reproduce: an option of the command", "reproduce dcpcse --set seed 1", "use --seeds"),
-        Case("reproduce: the papers in miniature", "reproduce --miniature --only all", "benchmarks.miniature"),
-        Case("verify: no such row", "reproduce verify trained --row dcpcse/table9/x", "dcpcse/table9/x"),
-        Case("verify: a table", "reproduce verify trained --row dcpcse/table1", "dcpcse/table1 selects"),
-        Case("mine: no output", "mine bert two.csv", "--output"),
-        Case("mine: another format", "mine bert two.csv --output mined.json", "mined.json"),
-        Case(
-            "mine: a pooler that the guide lacks",
-            "mine bert two.csv --pooler avg --output mined.csv --guide distilbert --guide_pooler cls",
-            "choose --guide_pooler cls_before_pooler, avg",
-        ),
-    ),
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Training files": {
+        "train ... --train_file nul.txt": "line 3",
+        "train ... --train_file one.csv": "'x'",
+        "train ... --train_file single.csv": "'label'",
+        "train ... --train_file classes.csv --method esimcse": "--neg_size 0",
+        "train ... --train_file classes.csv --batch_sampler no_duplicates": "at most 2",
+        f"{CORRUPT} --output_dir out --train_file several.csv": "2 columns of positives",
+        "train ... --train_file two.csv two.csv": "is given twice",
+        "train ... --train_file two.csv train.txt": "train has the columns anchor, another",
+        "train ... --method sbert --train_file labelled.csv two.csv": "columns",
+        "train ... --train_file two.csv triples.csv --train_weights 1 2 3": "3 weights for 2",
+        "train ... --train_weights 1": "1 weight for 1",
+        f"{CORRUPT} --output_dir out --train_file classes.csv": "column class",
+    },
+    "Files of options": {
+        f"train nowhere.yaml {TRAIN}": "nowhere.yaml",
+        f"train empty.yaml {TRAIN}": "empty.yaml",
+        f"train run.yaml {TRAIN}": "--pre_seq_length",
+        f"train list.yaml {TRAIN}": "--temp [1, 2]",
+        f"train code.yaml {TRAIN}": "code.yaml",
+    },
+    "Training: numbers": {
+        "train ... --temp 0": "--temp 0",
+        "train ... --per_device_train_batch_size 1": "--per_device_train_batch_size 1",
+        f"{ANGLE} --train_file scores.csv --similar_from 6": "score is 5",
+        f"{ANGLE} --train_file equal.csv": "score 3",
+        f"{ANGLE} --cosine_weight 0 --in_batch_weight 0 --angle_weight 0": "all 0",
+        "train ... --matryoshka_dims 8,32": "largest first",
+        "train ... --matryoshka_dims 16,8": "size of the embeddings, 32",
+        f"{ANGLE} --train_file triples.csv --matryoshka_dims 32,15": "--matryoshka_dims 15",
+        "train ... --matryoshka_dims 32,16 --matryoshka_weights 1": "one number for each",
+        "train ... --train_file labelled.csv --method sbert --matryoshka_dims 32,16": "no loss of --method sbert",
+    },
+    "Training: words": {
+        "train ... --pre_seq_length 10": "",
+        f"train {PREDICT} --output_dir out": "--train_file",
+        f"train {PREDICT} --train_file train.txt": "--output_dir",
+        "train ... --torch_compile_backend nope": "NOPE",
+        "train ... --tuning lora --lora_target_modules all-linear query": "",
+        "train ... --lr_scheduler_type cosine_with_min_lr": "min_lr_rate",
+        "train ... --lr_scheduler_kwargs power": "",
+        "train ... --optim_args fast": "--optim_args fast",
+        "train ... --optim adamw_bnb_8bit": "bitsandbytes",
+        "train ... --report_to clearml": "pip install clearml",
+        "train ... --use_fast_tokenizer False": "",
+        "train ... --accelerator_config nowhere.json": "nowhere.json",
+        "train ... --accelerator_config '{\"split_batches\": true}'": "split_batches",
+        "train ... --push_to_hub --hub_model_id prompts": "prompts",
+        "train ... --method rankcse": "--teacher is missing",
+        "train ... --method rankcse --teacher bert bert bert": "one or two encoders",
+    },
+    "Training: options that contradict each other, or have no effect": {
+        "train ... --method simcse --pre_seq_len 10": "",
+        "train ... --per_device_train_batch_size 400 --dataloader_drop_last": "",
+        "train ... --dataloader_persistent_workers": "",
+        "train ... --positive crop --method esimcse": "esimcse",
+        "train ... --method cosent": "scores or labels",
+        "train ... --tuning full --encoder_dtype bfloat16": "--encoder_dtype bfloat16 needs a frozen encoder",
+        "train ... --fp16 --bf16": "fp16 and bf16",
+        "train ... --gradient_cache_chunk 2 --torch_compile": "--gradient_cache_chunk",
+        "train ... --gradient_cache_chunk 2 --torch_empty_cache_steps 3": "",
+        "train ... --attention triton": "--attention triton",
+        "train ... --do_train False": "--do_train False",
+    },
+    "Encoders": {
+        "train ... --model_name_or_path ./nowhere": "./nowhere",
+        "train ... --model_name_or_path albert --gradient_checkpointing": "",
+        "train ... --tokenizer_name roberta": "roberta",
+        "train ... --model_name_or_path cut": "cut",
+    },
+    "Model folders": {
+        f"evaluate ... --model_name_or_path copy {STSB}": "copy",
+    },
+    "Evaluation data": {
+        "train ... --do_eval --eval_data_dir nowhere": "nowhere",
+        "evaluate ... --mode test --tasks MR": "tasks whose files exist",
+        "evaluate ... --labels nowhere.csv": "nowhere.csv does not exist",
+        f"evaluate ... --data_dir data {STSB}": "sts-dev.csv:2",
+    },
+    "Evaluation: options": {
+        "evaluate --mode dev": "--model_name_or_path",
+        "evaluate ... --tasks STS12 --task_set sts": "--tasks and --task_set sts",
+        "evaluate ... --task_set na": "--tasks",
+        "evaluate ... --mode test --task_set frequent --postprocess whitening": "--postprocess whitening",
+        "evaluate ... --overwrite": "",
+        "evaluate ... --mode test --pairs CR --tasks CR": "the same name as another task",
+        "evaluate ... --pairs CR --labels labels/CR": "another task, CR; rename",
+        "evaluate ... --shots 8": "--shots has no effect without a fewshot task",
+        "evaluate ... --mode test --retrieval_identical keep": "--retrieval_identical",
+        "evaluate ... --task_set geometry --geometry_sample 5": "--geometry_sentences",
+        "evaluate ... --final_period": "--template",
+        "evaluate ... --lm_head elsewhere": "--lm_head",
+        "evaluate ... --postprocess whitening --flow_epochs 3": "",
+        "evaluate ... --truncate_dim 33": "truncate_dim 33: must be between 1 and 32",
+        "evaluate ... --truncate_dim 4 16 --similarities_file x.npz": "--similarities_file is evaluated for one",
+        "evaluate ... --mteb STSBenchmark": "their own splits",
+        "evaluate trained --data_dir sts --custom_data --mode dev --denoise false": "without a template",
+    },
+    "Places that are taken, or cannot be": {
+        f"train ... --output_dir {'n' * 300}": "n" * 100,
+        f"evaluate ... {STSB} --output_file bert/config.json --overwrite": "config.json",
+        "plot runs trained --csv trained/prompts.safetensors --overwrite": "prompts.safetensors",
+        "hub card trained --output trained/dcpcse.json --overwrite": "dcpcse.json",
+        "train ... --output_dir held": "4711",
+        "adapt bert mine.csv --output_dir held": "4711",
+        "train ... --output_dir sts": "sts",
+        "train ... --output_dir sts --resume": "contains files that are not from a run",
+        "train ... --resume --overwrite_output_dir": "",
+        "train ... --resume --resume_from_checkpoint True": "",
+        "train ... --output_dir corpus.txt/out": "corpus.txt/out",
+        "train ... --output_dir bert --overwrite_output_dir": "bert",
+        "train ... --cache_dir corpus.txt": "corpus.txt",
+        f"evaluate ... {STSB} --output_file trained/scores.json": "trained/scores.json",
+        f"evaluate ... {STSB} --similarities_file corpus.txt": "corpus.txt",
+        f"evaluate ... {STSB} --output_file corpus.txt/s.json": "corpus.txt/s.json",
+        "plot report trained --no_models --output corpus.txt": "corpus.txt",
+        "plot curves trained --output old": "old.png",
+        "plot runs trained --csv corpus.txt": "corpus.txt",
+        "hub card trained --output corpus.txt": "corpus.txt",
+        "encode bert corpus.txt --output corpus.txt": "corpus.txt",
+        "encode bert corpus.txt --output corpus.txt/v.npy": "corpus.txt/v.npy",
+        "import bert --output trained": "trained",
+        "import bert --output bert": "bert",
+        "export trained --to peft --output sts": "sts",
+        "hub pull some/prompts --output sts": "sts",
+        f"{CORRUPT} --output_dir sts": "sts",
+        f"{CORRUPT} --output_dir out --max_seq_length 600": "exceeds the 96 positions",
+        f"{TEMPLATES} --output_dir corpus.txt": "corpus.txt",
+        f"{TRY} corpus.txt": "corpus.txt",
+        "search bert A --pooler avg --sentences corpus.txt --index sts": "sts",
+        "adapt bert mine.csv --output_dir sts": "sts",
+        "pretrain corpus.txt --output_dir bert": "bert is not empty",
+        "pretrain corpus.txt --output_dir train.txt": "train.txt is a file",
+        "mine bert two.csv --output two.csv --overwrite": "--output two.csv",
+    },
+    "Pretraining": {
+        "pretrain --output_dir out": "TEXT",
+        "pretrain train.txt": "--output_dir",
+        f"pretrain nowhere.txt {PRETRAINED}": "nowhere.txt",
+        f"pretrain bert {PRETRAINED}": "bert",
+        f"pretrain none.txt {PRETRAINED}": "none.txt",
+        f"pretrain one.txt {PRETRAINED}": "1 line",
+        "pretrain corpus.txt --output_dir out --max_steps 1 --tokenizer bert --validation_file foreign.txt": "masked",
+        f"pretrain foreign.txt {PRETRAINED} --tokenizer bert": "no word",
+        f"{TINY} --validation_file train.txt": "--validation_share",
+        "pretrain corpus.txt --output_dir out --max_steps 1 --validation_file corpus.txt": "same content",
+        f"{TINY} --hidden_size 100": "--hidden_size 100",
+        f"{TINY} --max_seq_length 16 --short_seq_length 32": "",
+        "pretrain corpus.txt --output_dir out --minutes 1 --causal_steps 5": "--causal_steps 5",
+        f"{CONTINUED} distilbert": "distilbert",
+        f"{CONTINUED} bert --max_seq_length 5000": "--max_seq_length 5000",
+        f"{TINY} --fp16": "",
+        f"{TINY} --model_type roberta --lowercase": "",
+        f"{TINY} --tokenizer maskless": "mask token",
+        "pretrain corpus.txt --output_dir out --resume": "",
+        f"{TINY.replace('--output_dir out', '--output_dir damaged')} --resume": "pretraining.json",
+    },
+    "Other commands": {
+        "trian --help": "trian",
+        "doctor bert --max_seq_length 64": "",
+        "quickstart --base bert --data nowhere": "nowhere",
+        "adapt bert --output_dir out": "DATA",
+        "adapt mine.csv bert --output_dir out": "ENCODER mine.csv",
+        "adapt trained mine.csv --output_dir out": "trained",
+        "adapt bert mine.csv --output_dir out -- --seed 1": "--seed",
+        "adapt bert mine.csv --output_dir out -- --pooler_type cls": "--pooler_type cls",
+        "adapt bert mine.csv --output_dir out -- --tuning full": "--tuning full",
+        "adapt bert mine.csv --output_dir out -- --pre_seq_len 8 --lora_r 4": "--pre_seq_len, --lora_r",
+        "encode": "MODEL, FILE",
+        "encode bert corpus.txt": "--output",
+        "encode bert blank.txt --output v.npy": "line 2",
+        "encode bert sts --output v.npy": "folder",
+        "encode bert corpus.txt --output v.npy --with_sentences": ".arrow",
+        "encode bert none.txt --output v.npy": "none.txt",
+        "search similarity bert 'A dog.'": "at least two",
+        "search bert A": "--sentences FILE is missing",
+        "search bert --sentences corpus.txt": "no query",
+        "search bert A --index nowhere": "nowhere contains no index",
+        "search bert A --index nowhere --vectors v.npy": "needs its text",
+        "search bert A --sentences corpus.txt --overwrite": "",
+        "search bert A --sentences corpus.txt --num_cells 3": "",
+        "search bert ' ' --sentences corpus.txt": "empty",
+        "search bert A --sentences corpus.txt --vectors nowhere.npy": "nowhere.npy",
+        f"plot predictions A {PREDICT} --top_k 1000000": "--top_k 1000000",
+        f"plot predictions A {PREDICT} --template '{{sentence}} [MASK] [MASK]'": "2 [MASK]",
+        "plot runs nowhere": "nowhere",
+        "plot report bert --output r.html": "bert",
+        "plot cosine": "cosine",
+        "plot curves bert --output x": "bert",
+        "plot tokens trained --text corpus.txt --matrix mlm_head": "trained",
+        "serve bert --host 0.0.0.0": "--host 0.0.0.0",
+        "serve bert --watch corpus.txt": "corpus.txt",
+        "serve bert --adapters a=trained a=tuned": "'a'",
+        "serve demo bert --sentences corpus.txt --host no.such.host.invalid": "cannot serve at this address",
+        "serve demo a=bert a=trained --sentences corpus.txt": "have the same label 'a'",
+        "serve demo bert --sentences corpus.txt --base bert": "applies to output folders of train.py",
+        "serve demo trained --sentences corpus.txt --pooler avg": "--pooler avg",
+        "serve demo bert --sentences corpus.txt --cache_dir corpus.txt": "--cache_dir",
+        "hub card bert": "bert",
+        "hub push trained prompts": "prompts",
+        "hub pull trained --output out": "trained",
+        "export tuned --to peft --output out": "tuned",
+        "import nowhere --output out": "nowhere",
+        f"{TEMPLATES} --output_dir out --candidates nowhere.yaml": "nowhere.yaml",
+        f"{TEMPLATES} --output_dir out --generate 9": "--t5",
+        f"{TEMPLATES} --output_dir out --candidates corpus.txt": "two lists",
+        f"{TEMPLATES} --output_dir out --t5 t5-base": "--definitions",
+        f"{TRY} out --stages rate": "rate",
+        f"reproduce search --search d2cse --output_dir out --stages epochs -- {PAIRS} --custom_eval_data": "'epochs'",
+        "reproduce dcpcse/table9": "dcpcse/table9",
+        "reproduce dcpcse --set seed 1": "use --seeds",
+        "reproduce --miniature --only all": "benchmarks.miniature",
+        "reproduce verify trained --row dcpcse/table9/x": "dcpcse/table9/x",
+        "reproduce verify trained --row dcpcse/table1": "dcpcse/table1 selects",
+        "mine bert two.csv": "--output",
+        "mine bert two.csv --output mined.json": "mined.json",
+        "mine bert two.csv --pooler avg --output mined.csv --guide distilbert --guide_pooler cls": "choose --guide",
+    },
 }
-"""Group → its cases."""
+"""Kind of mistake → command → what the message must repeat; if empty, the last option."""
 
 VALUES: Mapping[str, str] = {
     "train ...": (
@@ -487,8 +354,8 @@ UNUSED: Mapping[str, str] = {
 """Command → options that have no effect, each behind options that do not change that."""
 
 
-def rows_of(table: Mapping[str, str]) -> Iterator[tuple[Case, str]]:
+def rows_of(table: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Each command of `VALUES` or `UNUSED`, and its last option with its value."""
     for command, rows in table.items():
         for row in rows.split(", "):
-            yield Case(row, f"{command} {row}"), "--" + row.rpartition("--")[2]
+            yield f"{command} {row}", "--" + row.rpartition("--")[2]
