@@ -1,16 +1,12 @@
 """`dcpcse encode`: the vectors of `SentenceEncoder.encode` in the order of the lines, whatever interrupts the work."""
 
-import contextlib
 import json
 import multiprocessing
 import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +16,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset
 from numpy.testing import assert_allclose
-from runs import ROOT, files, refused, wait_for
+from runs import Outcome, files, refused, wait_for
 
 import dcpcse
 from dcpcse.cli.commands.encode import encode_command
@@ -33,9 +29,8 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.file_encoding import shards
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
 from dcpcse.inference.similarity import normalize_rows
-from dcpcse.utils import job_folder
+from dcpcse.utils import job_folder, work_units
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.work_units import WorkerProcesses
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,6 +38,8 @@ LINES = 60
 CHUNK = 2
 DONE = 3
 """Chunks that an interrupted run has finished."""
+
+ENCODE = SentenceEncoder.encode
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +65,26 @@ def shards_of(output: Path) -> list[Path]:
     return sorted(Path(f"{output}.parts").glob("*.npz"))
 
 
+def options_of(output: Path) -> dict[str, object]:
+    """The options in the record of an output."""
+    return json.loads(Path(f"{output}.json").read_text())["made_of"]["options"]
+
+
+@pytest.fixture
+def encode(tiny, text, tool) -> Callable[..., Outcome | None]:
+    """encode(output, *options, text=..., parts=()) → how it ended: well, or refused with a line that has the parts."""
+
+    def call(output: Path, *options: object, text: Path = text, parts: tuple[str, ...] = ()) -> Outcome | None:
+        argv = command(tiny("bert"), text, output, *options)
+        if parts:
+            return refused(tool, encode_command, argv, *parts)
+        outcome = tool(encode_command, argv)
+        assert outcome.code == 0, outcome.err
+        return outcome
+
+    return call
+
+
 @pytest.fixture(scope="module")
 def reference(tiny, text, tmp_path_factory) -> bytes:
     """The output of an uninterrupted run."""
@@ -85,12 +102,12 @@ def expected(tiny, texts) -> np.ndarray:
 @pytest.fixture
 def encoded(monkeypatch) -> list[list[str]]:
     """The sentences of every call of `SentenceEncoder.encode` in this process."""
-    calls, original = [], SentenceEncoder.encode
+    calls = []
 
     def recording(self, sentences, *args, **kwargs):
         if sentences:  # the options are checked with an empty list
             calls.append(list(sentences))
-        return original(self, sentences, *args, **kwargs)
+        return ENCODE(self, sentences, *args, **kwargs)
 
     monkeypatch.setattr(SentenceEncoder, "encode", recording)
     return calls
@@ -99,12 +116,12 @@ def encoded(monkeypatch) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def interrupted(tiny, text, tmp_path_factory) -> Path:
     """The output of a run that Ctrl-C ended after `DONE` chunks."""
-    output, original = tmp_path_factory.mktemp("interrupted") / "out.npy", SentenceEncoder.encode
+    output = tmp_path_factory.mktemp("interrupted") / "out.npy"
 
     def interrupting(self, sentences, *args, **kwargs):
         if len(shards_of(output)) == DONE:
             raise KeyboardInterrupt
-        return original(self, sentences, *args, **kwargs)
+        return ENCODE(self, sentences, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentenceEncoder, "encode", interrupting)
@@ -116,60 +133,46 @@ def interrupted(tiny, text, tmp_path_factory) -> Path:
 @pytest.fixture
 def left(interrupted, tmp_path) -> Path:
     """A copy of the files left behind by the interrupted run."""
-    shutil.copytree(interrupted.parent, tmp_path / "left")
-    return tmp_path / "left" / interrupted.name
+    return shutil.copytree(interrupted.parent, tmp_path / "left") / interrupted.name
 
 
-@contextlib.contextmanager
-def meanwhile(action) -> Iterator[None]:
-    """Run a function in a thread during the block."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    yield
-    thread.join()
-
-
-def test_a_column_of_a_table_is_encoded_as_the_lines_of_a_text_file(tiny, texts, tmp_path, tool):
-    texts = texts[:9]
-    rows = [{"id": i, "text": text, "other": None} for i, text in enumerate(texts)]
-    pd.DataFrame(rows).to_csv(tmp_path / "table.csv", index=False)
-    pd.DataFrame(rows).to_json(tmp_path / "table.jsonl", orient="records", lines=True)
-    pd.DataFrame(rows).to_parquet(tmp_path / "table.parquet")
+def test_a_column_of_a_table_is_encoded_as_the_lines_of_a_text_file(encode, texts, tmp_path):
+    rows = pd.DataFrame([{"id": i, "text": text, "other": None} for i, text in enumerate(texts[:9])])
+    rows.to_csv(tmp_path / "table.csv", index=False)
+    rows.to_json(tmp_path / "table.jsonl", orient="records", lines=True)
+    rows.to_parquet(tmp_path / "table.parquet")
     lines = tmp_path / "lines.txt"
-    lines.write_text("\n".join(text.strip() for text in texts) + "\n", encoding="utf-8")
-    encode_command(command(tiny("bert"), lines, tmp_path / "lines.npy"))
+    lines.write_text("\n".join(text.strip() for text in texts[:9]) + "\n", encoding="utf-8")
+    encode(tmp_path / "lines.npy", text=lines)
     for kind in ("csv", "jsonl", "parquet"):
-        table, output = tmp_path / f"table.{kind}", tmp_path / f"{kind}.npy"
-        encode_command(command(tiny("bert"), table, output, "--column", "text"))
+        output = tmp_path / f"{kind}.npy"
+        encode(output, "--column", "text", text=tmp_path / f"table.{kind}")
         assert output.read_bytes() == (tmp_path / "lines.npy").read_bytes()
-        assert {path.name for path in tmp_path.glob(f"*{kind}.npy*")} == {output.name, f"{output.name}.json"}
-    encode_command(command(tiny("bert"), lines, tmp_path / "csv.npy"))  # the same texts: nothing is left to encode
-    words = command(tiny("bert"), tmp_path / "table.csv", tmp_path / "new.npy")
-    refused(tool, encode_command, words, "is a table (.csv)", "choose its column by --column NAME")
-    refused(tool, encode_command, [*words, "--column", "txt"], "has no column 'txt'; choose from 'id', 'text'")
-    refused(tool, encode_command, [*words, "--column", "other"], "line 2, column 'other': is blank; remove the row")
+    encode(tmp_path / "csv.npy", text=lines)  # the same texts: nothing is left to encode
+    for options, part in (
+        ([], "choose its column by --column NAME"),
+        (["--column", "txt"], "has no column 'txt'; choose from 'id', 'text'"),
+        (["--column", "other"], "line 2, column 'other': is blank; remove the row"),
+    ):
+        encode(tmp_path / "new.npy", *options, text=tmp_path / "table.csv", parts=(part,))
     assert not [*tmp_path.glob("*new*")]
 
 
-def test_row_i_of_an_npy_file_is_line_i(tiny, text, texts, expected, encoded, tool, tmp_path):
+def test_row_i_of_an_npy_file_is_line_i(encode, texts, expected, encoded, tmp_path):
     output = tmp_path / "new" / "out.npy"
-    outcome = tool(encode_command, command(tiny("bert"), text, output, "--chunk_size", 8))
-    assert outcome.code == 0
+    outcome = encode(output, "--chunk_size", 8)
     found = np.load(output, mmap_mode="r")
     assert (found.dtype, found.shape) == (np.float32, expected.shape)
     assert_allclose(found, expected, atol=1e-6)
     assert encoded == [texts[i : i + 8] for i in range(0, LINES, 8)]
     assert set(files(output.parent)) == {"out.npy", "out.npy.json"}
     assert f"{LINES} x 32 float32" in outcome.said
-    assert f"{LINES}/{LINES}" in outcome.err
-    assert "sentences/s" in outcome.err
 
 
 @pytest.mark.parametrize("with_sentences", [True, False])
-def test_an_arrow_file_opens_in_arrow_and_in_datasets(with_sentences, tiny, text, texts, expected, tool, tmp_path):
+def test_an_arrow_file_opens_in_arrow_and_in_datasets(with_sentences, encode, texts, expected, tmp_path):
     output = tmp_path / "out.arrow"
-    argv = command(tiny("bert"), text, output, "--normalize", "--dtype", "float16", "--with_sentences", with_sentences)
-    assert tool(encode_command, argv).code == 0
+    encode(output, "--normalize", "--dtype", "float16", "--with_sentences", with_sentences)
     table = pa.ipc.open_stream(output.read_bytes()).read_all()
     assert table.column_names == (["sentence", "vector"] if with_sentences else ["vector"])
     assert table.schema.field("vector").type == pa.list_(pa.field("item", pa.float16(), nullable=False), 32)
@@ -181,40 +184,54 @@ def test_an_arrow_file_opens_in_arrow_and_in_datasets(with_sentences, tiny, text
 
 
 @pytest.mark.parametrize("options", [[], ["--overwrite"]])
-def test_an_interrupted_run_resumes_to_the_same_bytes(options, left, tiny, text, texts, tool, encoded, reference):
+def test_an_interrupted_run_resumes_to_the_same_bytes(options, left, encode, texts, encoded, reference):
     Path(f"{left}.parts/00000003.npz.part").write_bytes(b"half a chunk")
     os.truncate(shards_of(left)[-1], 100)  # after a power failure, a name may be left without its content
-    assert tool(encode_command, command(tiny("bert"), text, left, *options)).code == 0
+    encode(left, *options)
     assert encoded == [texts[i : i + CHUNK] for i in range((DONE - 1) * CHUNK, LINES, CHUNK)]
     assert left.read_bytes() == reference
     assert set(files(left.parent)) == {"out.npy", "out.npy.json"}
 
 
-def test_a_killed_run_leaves_no_process_and_resumes_to_the_same_bytes(tiny, text, tool, tmp_path):
-    output, whole = tmp_path / "out.npy", tmp_path / "whole.npy"
-    argv = command(tiny("bert"), text, output, "--chunk_size", 1)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    program = [sys.executable, "-m", "dcpcse", "encode", *argv, "--num_processes", "2"]
-    running = subprocess.Popen(program, env=environment, stderr=subprocess.DEVNULL)
-    wait_for(lambda: len(shards_of(output)) >= DONE or running.poll() is not None)
-    workers = psutil.Process(running.pid).children(recursive=True)
-    running.kill()
-    assert running.wait() == -signal.SIGKILL
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from dcpcse.cli.commands.encode import encode_command
+from dcpcse.cli.runner import run
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(str(os.getpid()))
+    sys.exit(run(encode_command, sys.argv[2:]))
+"""
+
+
+def test_a_killed_run_leaves_no_process_and_resumes_to_the_same_bytes(encode, tiny, text, pairs, tmp_path):
+    done = []
+    output, whole, pid, program = (tmp_path / name for name in ("out.npy", "whole.npy", "pid", "program.py"))
+    program.write_text(PROGRAM, encoding="utf-8")
+    argv = command(tiny("bert"), text, output, "--chunk_size", 1, "--num_processes", 2)
+    running = threading.Thread(target=lambda: done.append(pairs.alone(program, pid, *argv)))
+    running.start()
+    wait_for(lambda: len(shards_of(output)) >= DONE or not running.is_alive())
+    process = psutil.Process(int(pid.read_text()))
+    workers = process.children(recursive=True)
+    process.kill()
+    running.join()
+    assert done[0].returncode == -signal.SIGKILL
     assert DONE <= len(shards_of(output)) < LINES
     assert len(workers) >= 2
     assert not psutil.wait_procs(workers, timeout=30)[1], "workers outlive the run"
-    assert tool(encode_command, argv).code == 0
-    assert tool(encode_command, [str(whole) if word == str(output) else word for word in argv]).code == 0
+    for path in (output, whole):
+        encode(path, "--chunk_size", 1)
     assert output.read_bytes() == whole.read_bytes()
 
 
-def test_a_damaged_shard_is_named(left, tiny, text, tool):
+def test_a_damaged_shard_is_named(left, encode):
     path = shards_of(left)[1]
     content = bytearray(path.read_bytes())
     content[200] ^= 1  # inside the vectors
     path.write_bytes(content)
-    refused(tool, encode_command, command(tiny("bert"), text, left), "00000001.npz", "is damaged", "remove it")
+    encode(left, parts=("00000001.npz", "is damaged", "remove it"))
 
 
 KILLED = {  # the moment of the kill → files that a run killed right after joining would have, but this one has not
@@ -227,33 +244,19 @@ KILLED = {  # the moment of the kill → files that a run killed right after joi
 
 @pytest.mark.parametrize("moment", KILLED)
 def test_a_run_killed_in_its_last_steps_encodes_nothing_again(
-    moment, tiny, text, tool, encoded, reference, tmp_path, monkeypatch
+    moment, encode, encoded, reference, tmp_path, monkeypatch
 ):
     output = tmp_path / "out.npy"
-    argv = command(tiny("bert"), text, output)
     with monkeypatch.context() as patch:
         patch.setattr(shards.Shards, "_remove", lambda self: None)
-        tool(encode_command, argv)
+        encode(output)
     for name in KILLED[moment]:
         (tmp_path / name).unlink()
     encoded.clear()
-    assert tool(encode_command, argv).code == 0
+    encode(output)
     assert encoded == []
     assert output.read_bytes() == reference
     assert set(files(tmp_path)) == {"out.npy", "out.npy.json"}
-
-
-def test_the_same_command_on_a_finished_file_does_nothing(tiny, text, tool, encoded, tmp_path):
-    output, argv = tmp_path / "out.npy", command(tiny("bert"), text, tmp_path / "out.npy")
-    tool(encode_command, argv)
-    before, times = files(tmp_path), [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
-    encoded.clear()
-    again = tool(encode_command, argv)
-    assert (again.code, encoded) == (0, []) and "is complete" in again.said
-    assert (files(tmp_path), [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]) == (before, times)
-    moved = output.rename(tmp_path / "moved.npy")
-    assert tool(encode_command, argv).code == 0
-    assert output.read_bytes() == moved.read_bytes()
 
 
 OTHERS = {  # what differs in the second command → what the error names
@@ -283,32 +286,28 @@ def test_the_shards_of_a_different_command_are_not_used(left, tiny, text, tool, 
 
 
 def test_overwrite_replaces_the_files_of_a_different_command_at_the_end(
-    left, tiny, text, tool, encoded, reference, monkeypatch
+    left, tiny, text, tool, encode, encoded, reference, monkeypatch
 ):
-    other = command(tiny("bert"), text, left, "--dtype", "float16", "--overwrite")
-    assert tool(encode_command, other).code == 0
+    encode(left, "--dtype", "float16", "--overwrite")
     assert len(encoded) == LINES // CHUNK
-    argv = command(tiny("bert"), text, left)
-
-    encode = SentenceEncoder.encode
 
     def ctrl_c(self, sentences, *args, **kwargs):
         if sentences:
             raise KeyboardInterrupt
-        return encode(self, sentences, *args, **kwargs)
+        return ENCODE(self, sentences, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(SentenceEncoder, "encode", ctrl_c)
-        assert tool(encode_command, [*argv, "--overwrite"]).code == 130
+        assert tool(encode_command, command(tiny("bert"), text, left, "--overwrite")).code == 130
     assert np.load(left).dtype == np.float16
-    assert tool(encode_command, argv).code == 0
+    encode(left)
     assert left.read_bytes() == reference
 
 
-def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, monkeypatch):
+def test_a_record_never_describes_a_different_file(encode, tmp_path, monkeypatch):
     """If the work ends between the new output and its record, the record of the old output is gone."""
-    original, argv = job_folder.write_json_atomic, command(tiny("bert"), text, tmp_path / "out.npy")
-    tool(encode_command, argv)
+    original, output = job_folder.write_json_atomic, tmp_path / "out.npy"
+    encode(output)
 
     def failing(path, content):
         if path.name == "out.npy.json":
@@ -317,9 +316,9 @@ def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(job_folder, "write_json_atomic", failing)
-        refused(tool, encode_command, [*argv, "--normalize", "--overwrite"], "No space left on device")
-    refused(tool, encode_command, argv, "normalize True, now False")
-    assert tool(encode_command, [*argv, "--normalize"]).code == 0
+        encode(output, "--normalize", "--overwrite", parts=("No space left on device",))
+    encode(output, parts=("normalize True, now False",))
+    encode(output, "--normalize")
 
 
 @pytest.mark.parametrize(
@@ -332,41 +331,38 @@ def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, m
         ("out.npy.parts", False),  # a file that is in the way of the folder
     ],
 )
-def test_a_file_of_unknown_origin_is_not_overwritten(name, works_with_overwrite, tiny, text, tool, tmp_path):
-    path = tmp_path / name
+def test_a_file_of_unknown_origin_is_not_overwritten(name, works_with_overwrite, encode, tmp_path):
+    path, output = tmp_path / name, tmp_path / "out.npy"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"years of work")
-    before, argv = files(tmp_path), command(tiny("bert"), text, tmp_path / "out.npy")
-    refused(tool, encode_command, argv, "out.npy")
+    before = files(tmp_path)
+    encode(output, parts=("out.npy",))
     if not works_with_overwrite:
-        refused(tool, encode_command, [*argv, "--overwrite"], path.name)
+        encode(output, "--overwrite", parts=(path.name,))
     assert files(tmp_path) == before
     if works_with_overwrite:
-        assert tool(encode_command, [*argv, "--overwrite"]).code == 0
-        assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
+        encode(output, "--overwrite")
+        assert np.load(output).shape == (LINES, 32)
         assert name == "out.npy" or path.read_bytes() == b"years of work"
 
 
-def test_links_beside_the_output_are_not_written_through(tiny, text, tool, tmp_path):
+def test_links_beside_the_output_are_not_written_through(encode, tmp_path):
     (tmp_path / "mine").write_bytes(b"years of work")
     (tmp_path / "out.npy.parts").mkdir()
     for name in ("out.npy", "out.npy.parts/joined", "out.npy.parts/00000001.npz", "out.npy.parts/.dcpcse.lock"):
         (tmp_path / name).symlink_to(tmp_path / "mine")
-    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--overwrite")
-    refused(tool, encode_command, argv, ".dcpcse.lock is a link")
-    (tmp_path / "out.npy.parts/.dcpcse.lock").unlink()
-    refused(tool, encode_command, argv, "00000001.npz")
-    (tmp_path / "out.npy.parts/00000001.npz").unlink()
-    assert tool(encode_command, argv).code == 0
+    for name, part in ((".dcpcse.lock", ".dcpcse.lock is a link"), ("00000001.npz", "00000001.npz")):
+        encode(tmp_path / "out.npy", "--overwrite", parts=(part,))
+        (tmp_path / "out.npy.parts" / name).unlink()
+    encode(tmp_path / "out.npy", "--overwrite")
     assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
     assert (tmp_path / "mine").read_bytes() == b"years of work"
     os.mkfifo(tmp_path / "pipe.npy")
-    argv = command(tiny("bert"), text, tmp_path / "pipe.npy", "--overwrite")
-    refused(tool, encode_command, argv, "is a pipe or a device")
+    encode(tmp_path / "pipe.npy", "--overwrite", parts=("is a pipe or a device",))
 
 
 @pytest.mark.parametrize("write", [DONE, LINES // CHUNK + 1], ids=["shard", "output"])
-def test_a_full_disk_ends_with_one_line_and_the_run_resumes(write, tiny, text, tool, reference, tmp_path, monkeypatch):
+def test_a_full_disk_ends_with_one_line_and_the_run_resumes(write, encode, reference, tmp_path, monkeypatch):
     output, original, calls = tmp_path / "out.npy", shards.fsync, []
 
     def full(path):
@@ -375,57 +371,37 @@ def test_a_full_disk_ends_with_one_line_and_the_run_resumes(write, tiny, text, t
             raise OSError(28, "No space left on device")
         original(path)
 
-    argv = command(tiny("bert"), text, output)
     with monkeypatch.context() as patch:
         patch.setattr(shards, "fsync", full)
-        refused(tool, encode_command, argv, "No space left on device", "repeat the same command")
+        encode(output, parts=("No space left on device", "repeat the same command"))
     assert not output.exists()
-    assert tool(encode_command, argv).code == 0
+    encode(output)
     assert output.read_bytes() == reference
 
 
-def test_mistakes_get_one_line_and_write_nothing(tiny, text, tool, tmp_path, monkeypatch):
-    """Further cases are in bad_inputs.py."""
-    output = tmp_path / "out.npy"
-    refused(tool, encode_command, command(tiny("bert"), tmp_path, output), "folder")
-    refused(tool, encode_command, command(tiny("bert"), text, output, "--with_sentences"), ".arrow")
-    assert not files(tmp_path)
-
-
-def test_truncated_texts_are_counted_once_for_the_whole_file(tiny, tool, tmp_path):
-    text = tmp_path / "long.txt"
-    text.write_text("short\n" + "flute " * 200 + "\nshort\n" + "garden " * 100 + "\n", encoding="utf-8")
-    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--chunk_size", 1)
-    first, again = (tool(encode_command, argv).said for _ in range(2))
-    assert "2 texts are longer" in first and "of 1 texts" not in first and "2 texts are longer" in again
-
-
-def test_a_vector_that_the_dtype_cannot_represent_is_named_by_its_line(tiny, text, tool, tmp_path, monkeypatch):
-    original = SentenceEncoder.encode
-
+def test_a_vector_that_the_dtype_cannot_represent_is_named_by_its_line(encode, tmp_path, monkeypatch):
     def huge(self, sentences, *args, **kwargs):
-        vectors = original(self, sentences, *args, **kwargs)
+        vectors = ENCODE(self, sentences, *args, **kwargs)
         vectors[[text.endswith(" 21") for text in sentences]] *= 1e6
         return vectors
 
     monkeypatch.setattr(SentenceEncoder, "encode", huge)
-    argv = command(tiny("bert"), text, tmp_path / "out.npy")
     parts = ("text.txt, line 22", "not finite in float16", "--dtype float32")
-    refused(tool, encode_command, [*argv, "--dtype", "float16"], *parts)
-    assert tool(encode_command, [*argv, "--overwrite"]).code == 0
+    encode(tmp_path / "out.npy", "--dtype", "float16", parts=parts)
+    encode(tmp_path / "out.npy", "--overwrite")
 
 
-def test_a_file_that_changes_meanwhile_is_noticed(tiny, texts, tool, tmp_path, monkeypatch):
-    text, original = tmp_path / "text.txt", SentenceEncoder.encode
+def test_a_file_that_changes_meanwhile_is_noticed(encode, texts, tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
     text.write_text("\n".join(texts), encoding="utf-8")
 
     def slow(self, sentences, *args, **kwargs):
         with text.open("a") as file:
             file.write("one more\n")
-        return original(self, sentences, *args, **kwargs)
+        return ENCODE(self, sentences, *args, **kwargs)
 
     monkeypatch.setattr(SentenceEncoder, "encode", slow)
-    refused(tool, encode_command, command(tiny("bert"), text, tmp_path / "out.npy"), "changed while")
+    encode(tmp_path / "out.npy", text=text, parts=("changed while",))
     assert not shards_of(tmp_path / "out.npy")
 
 
@@ -442,88 +418,69 @@ def test_changed_lines_of_the_same_size_and_time_are_noticed(tmp_path):
         next(file.read_chunks([1]))
 
 
-def test_a_prompt_is_chosen_by_its_name_and_recorded_as_text(tiny, text, texts, tmp_path):
+def test_a_prompt_is_chosen_by_its_name_and_recorded_as_text(tiny, encode, text, texts, tmp_path):
     """An index of the file, with the same prompts, uses the vectors."""
-    output, words = (
-        tmp_path / "out.npy",
-        ["--prompts", "query=query: ", "passage=passage: ", "--prompt_name", "document"],
-    )
-    assert run(encode_command, command(tiny("bert"), text, output, *words)) == 0
+    output = tmp_path / "out.npy"
+    encode(output, "--prompts", "query=query: ", "passage=passage: ", "--prompt_name", "document")
     model = dcpcse.load(tiny("bert"), pooler="avg", prompts={"query": "query: ", "passage": "passage: "}, device="cpu")
     expected = model.encode([f"passage: {line}" for line in texts])
-    np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
-    assert json.loads((tmp_path / "out.npy.json").read_text())["made_of"]["options"]["prompt_text"] == "passage: "
-    index = dcpcse.SentenceIndex.build(model, text, vectors=output)
-    (hit,) = index.search(texts[3], 1)
+    assert_allclose(np.load(output), expected, atol=1e-6)
+    assert options_of(output)["prompt_text"] == "passage: "
+    (hit,) = dcpcse.SentenceIndex.build(model, text, vectors=output).search(texts[3], 1)
     scores = normalize_rows(expected) @ normalize_rows(model.encode([f"query: {texts[3]}"]))[0]
     assert hit.score == pytest.approx(scores.max(), abs=1e-6)
 
 
-def test_shortened_vectors_are_recorded_and_reported_once(tiny, text, tool, expected, tmp_path):
+def test_shortened_vectors_are_scaled_and_recorded(encode, expected, tmp_path):
     output, lengths = tmp_path / "out.npy", np.linalg.norm(expected[:, :8], axis=1, keepdims=True)
-    argv = command(tiny("bert"), text, output, "--truncate_dim", 8)
-    for options, vectors in (([], expected[:, :8]), (["--normalize", "--overwrite"], expected[:, :8] / lengths)):
-        outcome = tool(encode_command, [*argv, *options])
-        assert outcome.said.count("truncate_dim 8: the model was not trained for shortened embeddings") == 1
-        assert_allclose(np.load(output), vectors, atol=1e-6)
-    assert json.loads((tmp_path / "out.npy.json").read_text())["made_of"]["options"]["truncate_dim"] == 8
-    refused(tool, encode_command, [*argv[:-2], "--normalize"], "truncate_dim 8, now None")
+    encode(output, "--truncate_dim", 8, "--normalize")
+    assert_allclose(np.load(output), expected[:, :8] / lengths, atol=1e-6)
+    assert options_of(output)["truncate_dim"] == 8
+    encode(output, "--normalize", parts=("truncate_dim 8, now None",))
 
 
 @pytest.mark.parametrize("precision", ["uint8", "binary"])
-def test_codes_have_the_ranges_of_the_first_lines_and_are_recorded(precision, tiny, text, tool, expected, tmp_path):
+def test_codes_have_the_ranges_of_the_first_lines_and_are_recorded(precision, encode, expected, tmp_path):
     util = pytest.importorskip("sentence_transformers.util", reason="needs sentence-transformers")
-    codes = util.quantize_embeddings(expected, precision)
-    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--precision", precision)
-    assert f"{LINES} x {codes.shape[1]} {precision}" in tool(encode_command, argv).said
-    vectors = np.load(tmp_path / "out.npy")
+    codes, output = util.quantize_embeddings(expected, precision), tmp_path / "out.npy"
+    encode(output, "--precision", precision)
+    vectors = np.load(output)
     assert (vectors.dtype, vectors.shape) == (codes.dtype, codes.shape)
-    assert (vectors != codes).mean() < 0.01 and np.abs(vectors.astype(int) - codes)[vectors != codes].max(
-        initial=0
-    ) <= 1
-    record = json.loads((tmp_path / "out.npy.json").read_text())["made_of"]["options"]
-    assert record["precision"] == precision
-    assert "no line was left" in tool(encode_command, argv).said
+    different = vectors != codes
+    assert different.mean() < 0.01
+    assert np.abs(vectors.astype(int) - codes)[different].max(initial=0) <= 1
+    assert options_of(output)["precision"] == precision
+    assert "no line was left" in encode(output, "--precision", precision).said
     if precision == "uint8":
-        assert_allclose(record["calibration"], [expected.min(0), expected.max(0)], atol=1e-6)
-        argv = command(tiny("bert"), text, tmp_path / "out.arrow", "--precision", precision)
-        assert tool(encode_command, argv).code == 0
+        assert_allclose(options_of(output)["calibration"], [expected.min(0), expected.max(0)], atol=1e-6)
+        encode(tmp_path / "out.arrow", "--precision", precision)
         table = pa.ipc.open_stream((tmp_path / "out.arrow").read_bytes()).read_all()
         assert table.schema.field("vector").type.value_type == pa.uint8()
         np.testing.assert_array_equal(np.array(table["vector"].to_pylist()), vectors)
-    refused(tool, encode_command, [*argv, "--dtype", "float16"], "contradicts", "--precision")
+    encode(output, "--precision", precision, "--dtype", "float16", parts=("contradicts", "--precision"))
 
 
-def test_a_killed_worker_ends_the_run_with_one_line_and_two_others_finish_the_work(left, tiny, text, tool, reference):
-    argv = command(tiny("bert"), text, left, "--num_processes", 2)
-
+def test_a_killed_worker_ends_the_run_with_one_line_and_the_work_is_kept(left, encode, reference):
     def kill() -> None:
         wait_for(multiprocessing.active_children)
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    with meanwhile(kill):
-        refused(tool, encode_command, argv, "a worker process ended with exit code -9", "repeat the same command")
+    (killing := threading.Thread(target=kill)).start()
+    parts = ("a worker process ended with exit code -9", "repeat the same command")
+    encode(left, "--num_processes", 2, parts=parts)
+    killing.join()
     assert not multiprocessing.active_children()
     assert DONE <= len(shards_of(left)) < LINES // CHUNK
-    assert tool(encode_command, argv).code == 0
+    encode(left)
     assert left.read_bytes() == reference
-    assert not multiprocessing.active_children()
 
 
-@pytest.fixture
-def mistaken(tiny) -> EncodeJob:
-    """A job that was identified with a different model from the one that its workers load."""
+def test_a_worker_that_loads_a_different_model_returns_the_mistake(tiny):
     job = EncodeJob(tiny("bert"), EncoderArguments(pooler_type="avg"), PrecisionOptions(), "float32")
     job, _ = job.identify(job.load("cpu"), "cpu")
     job.identity["trained"] = "0"
-    return job
-
-
-def test_workers_return_the_mistakes_of_the_user_and_end(mistaken):
-    outcomes = [
-        outcome for _, outcome in WorkerProcesses(1, "cpu").run(mistaken.start, [Chunk(0, ["one"]), Chunk(1, ["two"])])
-    ]
-    assert [type(error) for error in outcomes] == [UserError] * 2
-    message = r"is a different model on one of the workers \(trained differ\)"
-    assert all(re.search(message, str(error)) for error in outcomes)
-    assert not multiprocessing.active_children()
+    worker = work_units._Worker(job.start, "cpu", 1, False)
+    for i, sentence in enumerate(("one", "two")):
+        error = worker.run(Chunk(i, [sentence]))
+        assert isinstance(error, UserError)
+        assert "is a different model on one of the workers (trained differ)" in str(error)
