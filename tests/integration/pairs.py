@@ -19,6 +19,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from dcpcse.cli import runner
 from dcpcse.training import run as training
 
 
@@ -59,7 +60,9 @@ def execute(words: Sequence[str]) -> int:
     return 0
 
 
-def fork(words: Sequence[str], cwd: str, environment: Mapping[str, str], hit: Sequence[int] | None, said: Path) -> int:
+def fork(
+    words: Sequence[str], cwd: str, environment: Mapping[str, str], hit: Sequence[int] | None, ends: bool, said: Path
+) -> int:
     """The process id of a child that runs a program in a folder; what it says goes to <said>.out and <said>.err."""
     child = os.fork()
     if child:
@@ -71,6 +74,8 @@ def fork(words: Sequence[str], cwd: str, environment: Mapping[str, str], hit: Se
         for stream, path in enumerate((Path(os.devnull), said.with_suffix(".out"), said.with_suffix(".err"))):
             with path.open("wb" if stream else "rb") as file:
                 os.dup2(file.fileno(), stream)
+        if not ends:
+            runner._GRACE = 0.2  # nobody ends this process while it waits for that
         if hit:
             hit_in_training(*hit)
         code = execute(words)
@@ -90,7 +95,7 @@ def launch(words: Sequence[str], cwd: str, machines: int, hits: Sequence[Any], e
     for rank, hit in enumerate(hits):
         own = {**shared, "RANK": rank, "LOCAL_RANK": rank % (2 // machines)} if len(hits) == 2 else {}
         environment = {name: str(value) for name, value in own.items()}
-        children[fork(words, cwd, environment, hit, Path(folder) / f"rank{rank}")] = rank
+        children[fork(words, cwd, environment, hit, ends, Path(folder) / f"rank{rank}")] = rank
     while children:
         child, status = os.wait()
         rank = children.pop(child)

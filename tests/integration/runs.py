@@ -172,12 +172,6 @@ def refused(tool, main, argv, *expected: str) -> None:
         assert part in lines[-1], lines[-1]
 
 
-def launch(script: str, *argv: Any, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    """Run a Python file as a program and wait for it."""
-    command = [sys.executable, script, *map(str, argv)]
-    return subprocess.run(command, cwd=cwd, env=_environment(), capture_output=True, text=True, timeout=300)
-
-
 def _environment() -> dict[str, str]:
     """The variables of a program of this project, which finds the package and the helpers of the tests."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
@@ -204,13 +198,15 @@ class Pair:
 class Pairs:
     """Runs programs as one or two processes without starting Python and importing torch each time.
 
-    A process that has imported everything (pairs.py) starts with the first program, and forks itself for each.
+    A process that imports everything (pairs.py) starts at once, and forks itself for each program.
     """
 
     def __init__(self, fresh: Callable[[], Path]) -> None:
         """fresh: gives a new folder for the texts of each program."""
         self.fresh = fresh
-        self.forking: subprocess.Popen | None = None
+        words = [sys.executable, str(Path(__file__).with_name("pairs.py"))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.forking = subprocess.Popen(words, cwd=ROOT, env=_environment(), start_new_session=True, **pipes)
 
     def __call__(
         self,
@@ -242,10 +238,6 @@ class Pairs:
         return Pair(codes, *texts)
 
     def _ask(self, request: Mapping[str, Any]) -> list[int]:
-        if self.forking is None:
-            words = [sys.executable, str(Path(__file__).with_name("pairs.py"))]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            self.forking = subprocess.Popen(words, cwd=ROOT, env=_environment(), start_new_session=True, **pipes)
         late = threading.Timer(300, os.killpg, (self.forking.pid, signal.SIGKILL))
         late.start()
         try:
@@ -259,10 +251,9 @@ class Pairs:
 
     def close(self) -> None:
         """End the process that forks."""
-        if self.forking is not None:
-            self.forking.stdin.close()
-            self.forking.wait(60)
-            self.forking.stdout.close()
+        self.forking.stdin.close()
+        self.forking.wait(60)
+        self.forking.stdout.close()
 
 
 def files(folder: Path) -> dict[str, str]:

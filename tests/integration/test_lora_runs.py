@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from runs import NO_DROPOUT, assert_same_weights
+from runs import NO_DROPOUT
 from torch.utils.data import SequentialSampler
 
 import dcpcse
@@ -15,10 +15,6 @@ from dcpcse.encoders.lora import lora_weights
 from dcpcse.methods import build_method, model_arguments
 
 peft = pytest.importorskip("peft")
-
-DESCENT = {"tuning": "lora", "method": "simcse", "temp": 0.5}
-DESCENT |= {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "lr_scheduler_type": "constant"}
-"""By plain descent, the way of a weight is the sum of its gradients, and not of their signs."""
 
 
 def test_twenty_steps_have_the_losses_of_sentence_transformers(tiny, sentences, tmp_path):
@@ -64,20 +60,6 @@ def test_twenty_steps_have_the_losses_of_sentence_transformers(tiny, sentences, 
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
     vectors = ours.sentence_encoder.encode(sentences)
     np.testing.assert_allclose(vectors, theirs.encode(sentences), atol=1e-3)
-
-
-def test_how_a_step_is_computed_changes_no_adapter(tiny, train, train_txt):
-    encoder = tiny("bert", hidden_size=256, intermediate_size=256, num_hidden_layers=2, **NO_DROPOUT)
-    plain = train(encoder, train_txt, max_seq_length=16, **DESCENT)
-    ways = [(plain.final[name] - plain.initial[name]).abs().max() for name in plain.final if ".lora_B" in name]
-    assert min(ways) > 1e-3
-    for changed in (
-        {"packing": "False", "gradient_cache_chunk": 2},
-        {"prepack": "False", "gradient_checkpointing": True},
-    ):
-        other = train(encoder, train_txt, max_seq_length=16, **DESCENT, **changed)
-        assert_same_weights(plain.folder, other.folder, atol=1e-5)
-        np.testing.assert_allclose(other.logged("loss"), plain.logged("loss"), atol=1e-5)
 
 
 def test_a_frozen_encoder_in_bf16_trains_the_adapter_in_float32(tiny, train, train_txt, sentences):
@@ -134,11 +116,3 @@ def test_a_loaded_encoder_is_trained_again_and_again(tiny, sentences, tmp_path):
         vectors.append(trainer.sentence_encoder.encode(sentences))
     np.testing.assert_array_equal(vectors[0], vectors[2])
     assert fingerprints(backbone.model) == (backbone.source.fingerprint, backbone.source.weights)
-
-
-def test_two_processes_train_the_adapter_of_one_process(tiny, train, train_txt, tmp_path, pairs):
-    encoder = tiny("roberta", **NO_DROPOUT)
-    one = train(encoder, train_txt, per_device_train_batch_size=8, **DESCENT)
-    done = pairs("train.py", *train.argv(encoder, train_txt, tmp_path / "two", **DESCENT))
-    assert done.codes == [0, 0], done.stderr
-    assert_same_weights(one.folder, tmp_path / "two", atol=1e-5)
