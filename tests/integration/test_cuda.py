@@ -192,12 +192,7 @@ def test_a_training_is_finite_keeps_what_is_frozen_and_hardly_waits(name, precis
     """The training itself compares the frozen weights at its end with those at its beginning."""
     encoder, waits = tiny("bert", **KERNEL_HEADS), Waits()
     options = with_encoder({"method": name}, encoder)
-    options |= {
-        "output_dir": tmp_path / "run",
-        "max_steps": 4,
-        "per_device_train_batch_size": 6,
-        "learning_rate": 1e-3,
-    }
+    options |= {"output_dir": tmp_path / "run", "max_steps": 4, "learning_rate": 1e-3}
     options |= {"bf16": precision == "bfloat16", "use_cpu": DEVICE == "cpu", "callbacks": [waits]}
     options |= {"disable_tqdm": True, "logging_steps": 10, "save_strategy": "no", "per_device_train_batch_size": 6}
     data = [tuple(row.values()) for row in rows_of(sentences, name, 12)]

@@ -2,10 +2,7 @@
 
 import json
 import random
-import re
 import shutil
-import subprocess
-import sys
 import tracemalloc
 import unicodedata
 from pathlib import Path
@@ -139,26 +136,21 @@ def test_on_a_clean_file_there_is_nothing_to_say(doctor, tmp_path):
     assert doctor(text) == (0, {})
 
 
-def test_lists_are_counted_and_absent_sentences_are_none(tiny, doctor, tmp_path, capsys):
+def test_lists_are_counted_and_absent_sentences_are_none(tiny, doctor, tmp_path):
     rows = [
         [f"anchor {i} walks", [f"positive {i} {k}" for k in range(1 + i % 2)], [f"no {i}"] * (i % 4)]
         for i in range(60)
     ]
-    write(path := tmp_path / "lists.jsonl", rows, ("query", "pos", "neg"))
+    path, names = tmp_path / "lists.jsonl", ("query", "pos", "neg")
+    write(path, rows, names)
     code, found = doctor(path, "--tokenizer", tiny("bert"))
     assert (code, {what for _, what in found}) == (0, set())
-    write(longest := tmp_path / "longest.jsonl", [*rows, ["a", ["b"], ["c", "d", "e", "f"]]], ("query", "pos", "neg"))
-    assert doctor(longest)[1]["warning", "absent"].startswith(
-        "hard negatives are 1.5 per row; in place of absent ones, up"
-    )
-    main(["doctor", str(path)])
-    said = capsys.readouterr().out
-    assert re.search(r"positives +per row: min 1, median 1, 95th percentile 2, max 2\n", said)
-    assert re.search(r"negatives +per row: min 0, median 1, 95th percentile 3, max 3\n", said)
+    write(path, [*rows, ["a", ["b"], ["c", "d", "e", "f"]]], names)
+    assert doctor(path)[1]["warning", "absent"].startswith("hard negatives are 1.5 per row; in place of absent ones")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
-def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, tmp_path, capsys):
+def test_labels_that_are_wrong_or_all_alike_are_found_in_their_lines(suffix, doctor, tmp_path):
     rows, path = [row[:2] for row in clean_rows(20)], tmp_path / f"labelled{suffix}"
     labels = ["entailment", "neutral"] * 10
     labels[6] = labels[9] = "maybe"
@@ -170,14 +162,14 @@ def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, 
     assert code == 3
     assert found.pop(("note", "rows")).startswith("18 complete rows, but training refuses the file; columns")
     assert found == {("fault", "row refused"): [first + 6, first + 9], ("warning", "relabelled"): [first + 15]}
-    main(["doctor", str(path)])
-    shown = capsys.readouterr().out
-    assert "columns: a (anchor), b (positive), label" in shown
-    assert re.search(r"ok +labels +10 entailment, 8 neutral", shown)
-    assert re.search(r"ok +words +per sentence: min 4,", shown)  # a label is no sentence of one word
+    for name, value in (("score", "2.5"), ("label", "neutral")):
+        write(path, [["a b", "c d", value], ["e f", "g h", value]], ("a", "b", name))
+        code, found = doctor(path)
+        assert (code, list(found)) == (3, [("fault", "labels")])
+        assert f"all rows have the {name} {value}" in found["fault", "labels"]
 
 
-def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsys):
+def test_classes_and_rows_of_several_columns_are_compared(doctor, tmp_path):
     path = tmp_path / "classes.csv"
     rows = [[f"the {i}th text", f"class {i % 3}"] for i in range(9)]
     write(path, [*rows, ["the 0th text", "class 1"], ["a text", "alone"]], ("text", "label"))
@@ -187,25 +179,14 @@ def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsy
         ("warning", "relabelled"): [11],
         ("warning", "single"): "1 of 4 classes have one sentence, which is its own positive",
     }
-    main(["doctor", str(path)])
-    shown = capsys.readouterr().out
-    assert "columns: text (anchor), label (class)" in shown and "4 classes of 1 to 4 sentences" in shown
-    clear = [[f"the {i}th text", f"class {i % 3}"] for i in range(30)]
-    for rows, columns, finding, told in (
-        ([["a b", "x"], ["c d", "y"]], "text class", ("fault", "single"), ""),
-        ([["a b", "c d", "3.5"], ["e f", "g h", "1"]], "a b similar", ("fault", "column"), ""),
-        (
-            [["1", "a b"], ["2", "c d"]],
-            "id text",
-            ("warning", "column"),
-            "has numbers: '1', '2'; name it class if it has",
-        ),
-        (clear, "text category", ("warning", "column"), "has 3 different values in 30 rows: 'class 0', 'class 1',"),
-        ([["a b", "c d"], ["e f", "g h"]], "positive anchor", ("fault", "unreadable"), "'positive' of ['positive',"),
+    for rows, columns, finding in (  # the other checks of columns are in tests/data/test_checks.py
+        ([["a b", "x"], ["c d", "y"]], "text class", ("fault", "single")),
+        ([["a b", "c d", "3.5"], ["e f", "g h", "1"]], "a b similar", ("fault", "column")),
+        ([["1", "a b"], ["2", "c d"]], "id text", ("warning", "column")),
     ):
         write(path, rows, columns.split())
         code, found = doctor(path)
-        assert told in found[finding] and code == (3 if finding[0] == "fault" else 0)
+        assert finding in found and code == (3 if finding[0] == "fault" else 0)
     write(path, [["a", "b", "c", "a"], ["d", "e", "f", "g"]], ("anchor", "positive", "negative_1", "negative_2"))
     assert doctor(path)[1]["warning", "contradictory"] == [2]
     rows = [["a", "b", "c", "d"], ["e", "f", "e", "g"], ["h", "c", "i", "i"], ["j", "7", "8", "9"]]
@@ -215,34 +196,23 @@ def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsy
     assert "up to 100 % of batches of 4 contain an anchor, or a positive, twice" in found["warning", "false negatives"]
 
 
-def test_scores_are_told_and_labels_that_are_all_alike_are_a_fault(doctor, tmp_path, capsys):
-    path = tmp_path / "scored.tsv"
-    write(path, [["a b", "c d", "4.5"], ["e f", "g h", "0"]], ("a", "b", "score"))
-    main(["doctor", str(path)])
-    assert "scores from 0 to 4.5" in capsys.readouterr().out
-    for name, value in (("score", "2.5"), ("label", "neutral")):
-        write(path, [["a b", "c d", value], ["e f", "g h", value]], ("a", "b", name))
-        code, found = doctor(path)
-        assert (code, list(found)) == (3, [("fault", "labels")])
-        assert f"all rows have the {name} {value}" in found["fault", "labels"]
+def test_all_refused_rows_are_listed_and_not_only_the_first(tmp_path, capsys):
+    def faults_of(path: Path) -> dict[tuple[int, ...], str]:
+        assert main(["doctor", str(path), "--json"]) == 3
+        findings = json.loads(capsys.readouterr().out)["places"][0]["findings"]
+        return {tuple(one["lines"]): one["text"] for one in findings if one["level"] == "fault"}
 
-
-def test_all_refused_rows_are_listed_and_not_only_the_first(doctor, tmp_path, capsys):
     lines = ["anchor,positive", *(f"an anchor {i},a positive {i}" for i in range(30))]
     lines[4], lines[9] = '"an open quote,and more', "three,of,them"
     lines[14], lines[19] = '"closed"and on,x', "only one"
     data = "\n".join(lines).encode() + b"\n"
     path = tmp_path / "bad.csv"
     path.write_bytes(data.replace(b"anchor 24", b"anchor \xe9").replace(b"anchor 26", b"\0"))
-    assert main(["doctor", str(path), "--json"]) == 3
-    findings = json.loads(capsys.readouterr().out)["places"][0]["findings"]
-    refused = {tuple(one["lines"]): one["text"] for one in findings if one["level"] == "fault"}
+    refused = faults_of(path)
     assert set(refused) == {(5, 15), (10, 20), (26,), (28,)}
     assert refused[(5, 15)].startswith('a quote (")') and "0xe9 is not UTF-8" in refused[(26,)]
     (broken := tmp_path / "bad.jsonl").write_text('{"a": "x"}\n{"a"\n{"a": 1}\n\n[1]\n{"b": "x"}\n{"a": "y"}\n')
-    assert main(["doctor", str(broken), "--json"]) == 3
-    findings = json.loads(capsys.readouterr().out)["places"][0]["findings"]
-    assert sorted(one["lines"] for one in findings if one["level"] == "fault") == [[2], [3], [5], [6]]
+    assert sorted(faults_of(broken)) == [(2,), (3,), (5,), (6,)]
 
 
 def test_what_bytes_and_headers_tell(doctor, tmp_path):
@@ -290,26 +260,19 @@ def test_tokens_are_counted_by_the_tokenizer_that_is_given(tiny, doctor, tmp_pat
     (pairs := tmp_path / "a.csv").write_text("a,b\nx,y\nq,qqqq qqqq\nqqqq qqqq,qqqqqqqqq\nx y,y\n", encoding="utf-8")
     _, found = doctor(pairs, "--tokenizer", tiny("bert"), "--max_seq_length", 6)
     assert found[("note", "long")] == [3, 4]
-    code, said = doctor(path, "--tokenizer", tmp_path)
-    assert code == 2 and "contains no tokenizer.json" in said
-    code, said = doctor(path, "--max_seq_length", 2)
-    assert code == 2 and "must be at least 3" in said
 
 
-def test_the_share_of_unknown_tokens_is_told_and_a_large_one_is_a_warning(tiny, doctor, tmp_path):
-    (path := tmp_path / "a.txt").write_text("a b c d\n猫 a 狗 b\n猫狗\n", encoding="utf-8")
-    _, found = doctor(path, "--tokenizer", tiny("bert"))
-    assert found["warning", "unknown"] == [2, 3]
-    assert main(["doctor", str(path), "--tokenizer", tiny("bert")]) == 0
-    path.write_text("a b c d\n" * 100 + "猫\n", encoding="utf-8")
-    assert doctor(path, "--tokenizer", tiny("bert"))[1]["note", "unknown"] == [101]
-    assert "unknown" not in str(doctor(path, "--tokenizer", tiny("roberta"))[1])
-
-
-def test_sentences_of_which_the_tokenizer_leaves_nothing_are_found(tiny, doctor, tmp_path):
-    (path := tmp_path / "a.csv").write_text("a,b\na,b\nc,\u200b\n\u00ad\u200f,d\n", encoding="utf-8")
-    assert doctor(path, "--tokenizer", tiny("bert"))[1]["warning", "no tokens"] == [3, 4]
-    assert "no tokens" not in str(doctor(path, "--tokenizer", tiny("roberta"))[1])
+def test_tokens_that_are_unknown_or_absent_are_found(tiny, doctor, tmp_path):
+    path, bert, roberta = tmp_path / "a.csv", ("--tokenizer", tiny("bert")), ("--tokenizer", tiny("roberta"))
+    for text, level, lines in (
+        ("a b c d\n猫 a 狗 b\n猫狗\n", "warning", [2, 3]),
+        ("a b c d\n" * 100 + "猫\n", "note", [101]),
+    ):
+        (unknown := tmp_path / "a.txt").write_text(text, encoding="utf-8")
+        assert doctor(unknown, *bert)[1][level, "unknown"] == lines
+    path.write_text("a,b\na,b\nc,\u200b\n\u00ad\u200f,d\n", encoding="utf-8")
+    assert doctor(path, *bert)[1]["warning", "no tokens"] == [3, 4]
+    assert "unknown" not in str(doctor(unknown, *roberta)[1]) and "no tokens" not in str(doctor(path, *roberta)[1])
 
 
 def test_the_unknown_token_of_every_kind_of_tokenizer_is_known():
@@ -337,13 +300,6 @@ def test_a_large_file_takes_little_memory(tmp_path, monkeypatch):
     assert peak < 10_000 * 65  # the file's texts as strings would be 0.9 MB, and take more
 
 
-def test_a_training_file_is_looked_at_without_torch(tmp_path):
-    (path := tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
-    program = f"from dcpcse.__main__ import main\nimport sys\nmain(['doctor', {str(path)!r}])\n"
-    program += "assert not {'torch', 'transformers.modeling_utils', 'sklearn'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-
-
 def test_what_a_file_holds_cannot_command_the_terminal(tmp_path, capsys):
     (path := tmp_path / "a.csv").write_text("\x1b[2Jred,b\n1,2,3\nc,d\n", encoding="utf-8")
     for words in ([], ["--json"]):
@@ -369,12 +325,8 @@ def faults(found):
     return sorted(what for level, what in found if level == "fault")
 
 
-def test_a_whole_run_has_no_fault(run, doctor):
-    assert doctor(run) == (0, {})
-    assert doctor(run / "checkpoint-1") == (0, {})
-
-
-def test_damage_in_a_run_is_named(run, doctor, tiny):
+def test_damage_in_a_run_is_named_and_a_whole_one_has_no_fault(run, doctor):
+    assert doctor(run) == doctor(run / "checkpoint-1") == (0, {})
     (run / "checkpoint-1/optimizer.pt").write_bytes(b"cut")
     (run / "environment.json").write_text("{", encoding="utf-8")
     with open(run / "trained.safetensors", "r+b") as file:
@@ -435,8 +387,6 @@ def test_an_encoder_folder_is_looked_through(tiny, doctor, tmp_path):
     torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
     assert "a pickle of 1 tensors" in doctor(folder)[1][("note", "weights")]
     (folder / "pytorch_model.bin").unlink()
-    (folder / "config.json").write_text("[]", encoding="utf-8")
-    assert faults(doctor(folder)[1]) == ["config"]
     (folder / "config.json").write_text("{}", encoding="utf-8")
     assert faults(doctor(folder)[1]) == ["config", "tokenizer", "weights"]
 
@@ -465,34 +415,19 @@ def test_a_folder_of_several_is_looked_through_and_nothing_known_is_a_wrong_requ
     assert f"{tmp_path / 'a.csv'}: training file\n" in page and f"{run}: model folder\n" in page
     assert page.endswith("0 faults, 0 warnings, 0 notes\n")
     (tmp_path / "empty").mkdir()
-    for place, said in {
-        "nowhere": "does not exist",
-        "notes.pdf": "is not a training file (.txt, .csv",
-        "empty": "contains nothing to check",
-    }.items():
+    for place, said in {"notes.pdf": "is not a training file", "empty": "contains nothing to check"}.items():
         code, error = doctor(tmp_path / place)
-        assert code == 2 and said in error and error.count("\n") == 1
+        assert code == 2 and said in error
 
 
 def test_without_a_place_the_environment_is_told(doctor, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     code, found = doctor()
     assert code == 0 and "HF_HUB_OFFLINE=1" in found[("note", "hub")]
-    real = environment.importlib.metadata.version
-    monkeypatch.setattr(
-        environment.importlib.metadata, "version", lambda name: "4.2.1" if name == "transformers" else real(name)
-    )
+    metadata, real = environment.importlib.metadata, environment.importlib.metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "4.2.1" if name == "transformers" else real(name))
     code, found = doctor()
     assert code == 3 and "4.2.1 is not supported; transformers" in found[("fault", "transformers")]
-
-
-def test_the_share_of_batches_is_a_plain_number(tmp_path, capsys):
-    path = tmp_path / "train.txt"
-    many = [f"Sentence {i // 2 if i < 6 else i}." for i in range(3000)]
-    for texts, share in ((["A dog.", "A dog.", "A cat."], "100 % of batches of 3"), (many, "2 %")):
-        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
-        main(["doctor", str(path)])
-        assert share in capsys.readouterr().out
 
 
 # Retrieval data
@@ -505,13 +440,10 @@ def test_retrieval_data_are_read_as_for_evaluation(doctor, tmp_path):
     (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents), encoding="utf-8")
     queries = [{"_id": "q1", "text": "text"}, {"_id": "q2", "text": "other"}]
     (folder / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries), encoding="utf-8")
-    code, found = doctor(folder)
-    assert code == 3 and found.keys() == {("fault", "judgements")}
+    assert doctor(folder)[1].keys() == {("fault", "judgements")}
     head = "query-id\tcorpus-id\tscore\n"
     (folder / "qrels/test.tsv").write_text(f"{head}q1\td1\t1\n", encoding="utf-8")
-    code, found = doctor(folder)
-    assert code == 0
-    assert found == {("note", "test"): "queries without a relevant document, which are not scored: 1"}
+    assert doctor(folder) == (0, {("note", "test"): "queries without a relevant document, which are not scored: 1"})
     (folder / "qrels/dev.tsv").write_text(f"{head}q1\td9\t1\n", encoding="utf-8")
     code, found = doctor(folder)
     assert code == 3 and "dev.tsv:2: the document 'd9' is not in corpus.jsonl" in found["fault", "dev"]
@@ -522,5 +454,3 @@ def test_the_tokenizer_may_be_that_of_a_hub_id(doctor, tiny, server, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("Rain fell.\nThe cat sleeps on the warm stone.\n", encoding="utf-8")
     assert doctor(path, "--tokenizer", "someone/encoder") == doctor(path, "--tokenizer", tiny("bert"))
-    code, said = doctor(path, "--tokenizer", "someone/nothing")
-    assert code == 2 and "someone/nothing" in said

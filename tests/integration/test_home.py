@@ -13,20 +13,12 @@ from dcpcse.analysis.plots.inputs import labelled
 from dcpcse.cli.commands.compare import _models, compare_parser
 from dcpcse.cli.commands.predict import predict_parser
 from dcpcse.cli.commands.search import search_parser
-from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.main import main
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 
 QUICK = {"max_steps": 1, "per_device_train_batch_size": 4, "eval_strategy": "no", "save_strategy": "no"}
 QUICK |= {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
-PLUGIN = """
-from dcpcse.methods import METHODS, register
-
-@register("at_home")
-def at_home(backbone, args, columns):
-    return METHODS["simcse"].build(backbone, args, columns)
-"""
 
 
 @pytest.fixture
@@ -49,16 +41,11 @@ def test_options_of_a_command_line_and_of_a_file_are_in_the_home_folder(home):
     given |= {"cache_dir": "~/cache", "eval_pairs": "~/pairs.tsv", "init_from": "~/before"}
     expected = {name: str(home / value.removeprefix("~/")) for name, value in given.items()}
     (home / "options.json").write_text(json.dumps(given))
-    (home / "options.yaml").write_text("".join(f"{name}: {value}\n" for name, value in given.items()))
-    joined = [f"--{name}={value}" for name, value in given.items()]
-    apart = [word for name, value in given.items() for word in (f"--{name}", value)]
-    for words in (joined, apart, ["~/options.json"], ["~/options.yaml"]):
+    for words in ([f"--{name}={value}" for name, value in given.items()], ["~/options.json"]):
         parts, _ = parse_training(words)
         found = {name: value for part in parts for name, value in vars(part).items() if name in expected}
         assert found == expected
-    options, _ = parse_evaluation(
-        ["--model_name_or_path=~/encoder", "--retrieval", "~/a", "~/b:dev", "--mteb=~/x.py:Y"]
-    )
+    options, _ = parse_evaluation(["--model_name_or_path=~/e", "--retrieval", "~/a", "~/b:dev", "--mteb=~/x.py:Y"])
     assert (options.retrieval, options.mteb) == ([f"{home}/a", f"{home}/b:dev"], [f"{home}/x.py:Y"])
     args = compare_parser().parse_args(["~/a", "--model", "b=~/b,~/c"])
     assert _models(args)[1] == [[f"{home}/a"], [f"{home}/b", f"{home}/c"]]
@@ -66,35 +53,19 @@ def test_options_of_a_command_line_and_of_a_file_are_in_the_home_folder(home):
 
 
 def test_texts_that_begin_with_the_sign_stay_as_they_are(home):
+    template = "~/{sentence} [MASK]"
     assert search_parser().parse_args(["~/model", "~/text", "~"]).query == ["~/text", "~"]
-    assert similarity_parser().parse_args(["~/model", "~/text"]).sentence == ["~/text"]
-    predict = predict_parser().parse_args(["~/text", "--model_name_or_path=~/m", "--template=~/{sentence} [MASK]"])
-    assert (predict.sentences, predict.template) == (["~/text"], "~/{sentence} [MASK]")
-    assert predict.model_name_or_path == f"{home}/m"
-    words = ["--method=promptbert", "--template=~{sentence} [MASK]", "--second_template", "~/ {sentence} [MASK]"]
-    (model, *_), _ = parse_training([*words, "--further_templates", "~/{sentence} [MASK]", "--output_dir=x"])
-    templates = (model.template, model.second_template, *model.further_templates)
-    assert templates == ("~{sentence} [MASK]", "~/ {sentence} [MASK]", "~/{sentence} [MASK]")
-    assert EncoderArguments(template="~/{sentence} [MASK]").template == "~/{sentence} [MASK]"
-    model = dcpcse.load("~/encoder", pooler="avg", device="cpu")
-    expected = dcpcse.load(str(home / "encoder"), pooler="avg", device="cpu").encode(["~/a"])
-    np.testing.assert_array_equal(model.encode(["~/a"]), expected)
+    predict = predict_parser().parse_args(["~/text", "--model_name_or_path=~/m", f"--template={template}"])
+    assert (predict.sentences, predict.template) == (["~/text"], template)
+    words = ["--method=promptbert", f"--template={template}", "--further_templates", template, "--output_dir=x"]
+    (model, *_), _ = parse_training(words)
+    assert (model.template, *model.further_templates) == (template, template)
+    assert EncoderArguments(template=template).template == template
 
 
-def test_functions_in_python_take_paths_in_the_home_folder(home, methods_of_this_test):
-    (home / "plugin_at_home.py").write_text(PLUGIN)
-    result = dcpcse.train(
-        "~/encoder",
-        "~/texts.txt",
-        **QUICK,
-        method="at_home",
-        plugin="~/plugin_at_home.py",
-        tuning="deep",
-        pooler_type="avg",
-        output_dir="~/out",
-        cache_dir="~/cache",
-        eval_pairs=Path("~/pairs.tsv"),
-    )
+def test_functions_in_python_take_paths_in_the_home_folder(home):
+    places = {"output_dir": "~/out", "cache_dir": "~/cache", "eval_pairs": Path("~/pairs.tsv")}
+    result = dcpcse.train("~/encoder", "~/texts.txt", method="dcpcse", pooler_type="avg", **QUICK, **places)
     assert result.folder == home / "out" and (home / "cache").is_dir()
     assert result.save("~/copy") == home / "copy"
     model = dcpcse.load(Path("~/out"), base="~/encoder", device="cpu")
@@ -106,10 +77,9 @@ def test_functions_in_python_take_paths_in_the_home_folder(home, methods_of_this
     ):
         np.testing.assert_allclose(found.encode(["Rain fell."]), vectors, atol=1e-6)
     assert dcpcse.evaluate("~/saved", pairs="~/pairs.tsv", cache_dir="~/embeddings", show_progress=False).results
-    assert (home / "embeddings").is_dir()
     done = dcpcse.encode_file("~/out", "~/texts.txt", EncodingArguments(output="~/v.npy"), EncoderArguments())
     assert done.output == home / "v.npy" and done.output.is_file()
     dcpcse.SentenceIndex.build(model, ["Rain fell."], "~/index")
-    assert (home / "index").is_dir()
+    assert (home / "embeddings").is_dir() and (home / "index").is_dir()
     dcpcse.export("~/saved", "sentence-transformers", "~/exported", base="~/encoder")
     assert main(["info", "~/exported"]) == main(["doctor", "~/out", "--base=~/encoder"]) == 0

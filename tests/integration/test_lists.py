@@ -1,13 +1,11 @@
 """Rows with lists of positives and hard negatives, of different lengths, from the data to the trained weights."""
 
-import json
 import re
 
-import pandas
 import pytest
 import torch
 from method_models import with_encoder, with_guides
-from runs import NO_DROPOUT, assert_same_weights
+from runs import NO_DROPOUT
 
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.examples import EVERY, NEGATIVES_KEY, ROW_KEY, make_examples, without_index
@@ -22,20 +20,14 @@ from dcpcse.utils.errors import UserError
 TEMPERATURE, WEIGHT = 0.3, 0.7
 
 
-def lists(sentences, count=7, fixed=None):
+def lists(sentences, fixed=None):
     """Rows with one to three positives and no to three hard negatives (or a fixed number of them)."""
 
     def texts(i, k, number):
         return [f"{sentences[(i + k + j) % len(sentences)]} {i} {k + j}" for j in range(number)]
 
-    return [
-        {
-            "query": texts(i, 0, 1)[0],
-            "pos": texts(i, 1, 1 + i % 3),
-            "neg": texts(i, 5, i % 4 if fixed is None else fixed),
-        }
-        for i in range(count)
-    ]
+    numbers = [(i, 1 + i % 3, i % 4 if fixed is None else fixed) for i in range(7)]
+    return [{"query": texts(i, 0, 1)[0], "pos": texts(i, 1, k), "neg": texts(i, 5, n)} for i, k, n in numbers]
 
 
 def built(tiny, columns, **options):
@@ -47,9 +39,8 @@ def built(tiny, columns, **options):
     method = build_method(load_backbone(encoder), model_arguments(**options), columns)
     model = (method := with_guides(method)).model
     guides = {name: guide.model for name, guide in method.guides.items()}
-    collate = ViewCollator(
-        model.tokenizer, method.views, 24, templates=model.templates, width=model.dimension, guides=guides
-    )
+    options = {"templates": model.templates, "width": model.dimension, "guides": guides}
+    collate = ViewCollator(model.tokenizer, method.views, 24, **options)
     return method, TrainingStep(method).double().train(), lambda rows: without_index(collate(rows))[0]
 
 
@@ -60,28 +51,22 @@ def outcome(step, terms):
     return sum(terms.values()).item(), gradients
 
 
-def is_same_row(one, other):
-    return one[ROW_KEY] == other[ROW_KEY]
-
-
 def by_loops(step, collate, examples):
     """The loss of examples (dicts), each text encoded alone; absent hard negatives are not encoded."""
 
     def encoded(example, view):
-        alone = collate(
-            [{name: example[view] if isinstance(text, str | None) else text for name, text in example.items()}]
-        )
-        vectors = step.encode(**alone).embeddings
+        alone = {name: example[view] if isinstance(text, str | None) else text for name, text in example.items()}
+        vectors = step.encode(**collate([alone])).embeddings
         return vectors["anchor" if view == "anchor" else "positive"][0]
 
     rows = [{name: encoded(one, name) for name, text in one.items() if isinstance(text, str)} for one in examples]
-    losses = []
+    losses, numbers = [], [example[ROW_KEY] for example in examples]
     for i, row in enumerate(rows):
         similarities = {
             (j, name): torch.cosine_similarity(row["anchor"], vector, dim=0) / TEMPERATURE
             for j, other in enumerate(rows)
             for name, vector in other.items()
-            if name != "anchor" and not (name == "positive" and i != j and is_same_row(examples[i], examples[j]))
+            if name != "anchor" and not (name == "positive" and i != j and numbers[i] == numbers[j])
         }
         logits = [s + (WEIGHT if i == j and name != "positive" else 0) for (j, name), s in similarities.items()]
         losses.append(torch.stack(logits).logsumexp(0) - similarities[i, "positive"])
@@ -112,7 +97,6 @@ def test_loss_and_gradients_are_those_of_loops_over_rows(method, positive, tiny,
             for loss_fn in step.losses.values():
                 loss_fn.row_chunk = chunk
             require_same(outcome(step, step(**batch)), expected)
-    cached = {}
 
     def run(part, replay, last):
         terms = step(replay=replay, **part)
@@ -134,14 +118,6 @@ def test_two_hard_negatives_in_each_row_are_those_of_sentence_transformers(tiny,
     theirs = losses.MultipleNegativesRankingLoss(torch.nn.Identity(), scale=1 / TEMPERATURE)
     expected = theirs([{"sentence_embedding": rows} for rows in vectors.values()], None)
     require_same(outcome(step, step(**batch)), outcome(step, {"theirs": expected}))
-
-
-def test_lists_of_one_train_the_weights_of_triplets_bit_for_bit(tiny, train, train_csv, tmp_path):
-    frame = pandas.read_csv(train_csv)
-    rows = [{"query": a, "pos": [p], "neg": [n]} for a, p, n in frame.itertuples(index=False)]
-    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    runs = [train(tiny("bert"), file) for file in (train_csv, str(tmp_path / "lists.jsonl"))]
-    assert_same_weights(*(run.folder for run in runs))
 
 
 @pytest.mark.parametrize("method", METHODS)
