@@ -293,55 +293,38 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 """Kind of mistake → command → what the message must repeat; if empty, the last option."""
 
-VALUES: Mapping[str, str] = {
+VALUES: Mapping[str, str] = {  # whole numbers have their bounds in tests/utils/test_command_parser.py
     "train ...": (
-        "--max_steps 0, --max_steps -2, --max_steps -1 --num_train_epochs 0, --max_steps -1 --num_train_epochs "
-        "1e+300, --learning_rate 0, --learning_rate 1e+300, --temp nan, --temp -inf, --temp warm, --pre_seq_len 0, "
-        "--pre_seq_len 1.5, --position_offset -1, --max_seq_length 2, --prompt_dropout 1, --weight_decay -1, "
-        "--warmup_steps -5, --max_grad_norm -1, --adam_beta1 2, --per_device_train_batch_size 0, "
-        "--per_device_eval_batch_size 0, --dataloader_prefetch_factor -1, --gradient_accumulation_steps 0, "
-        "--gradient_cache_chunk 1, --loss_chunk 0, --dataloader_num_workers -1, --seed -1, --data_seed "
-        "99999999999999, --save_strategy steps --save_steps 0, --save_total_limit 0, --logging_steps 0, "
-        "--eval_strategy steps --eval_steps 0, --do_mlm --mlm_probability 1.5, --positive crop --crop_share 1, "
-        "--method d2cse --masking_ratio 1, --method d2cse --lambda_decay_rate 1.1, --tuning lora --lora_r 0, "
-        "--tuning lora --lora_alpha 0, --tuning lora --lora_dropout 1, --method dcpsce, --tuning prompt, "
-        "--do_eval --eval_data_dir sts --custom_eval_data --metric_for_best_model sts"
+        "--max_steps 0, --max_steps -1 --num_train_epochs 0, --learning_rate 0, --learning_rate 1e+300, --temp -inf, "
+        "--temp warm, --prompt_dropout 1, --weight_decay -1, --adam_beta1 2, --gradient_cache_chunk 1, "
+        "--save_strategy steps --save_steps 0, --eval_strategy steps --eval_steps 0, --do_mlm --mlm_probability 1.5, "
+        "--positive crop --crop_share 1, --tuning lora --lora_alpha 0, --tuning lora --lora_dropout 1, "
+        "--method dcpsce, --tuning big, --do_eval --eval_data_dir sts --custom_eval_data --metric_for_best_model sts"
     ),
     "evaluate ...": (
         "--truncate_dim 0, --batch_size 0, --task_set fewshot --shots 1, --mode exam, --postprocess whitening "
         "--whitening_dimensions 1, --postprocess flow --flow_seed 99999999999999999999, --mode test --mteb nowhere.py"
     ),
     TINY: "--size huge, --validation_share 0, --mlm_probability 1, --max_steps 0, --warmup_steps 5",
-    "mine bert pairs.csv --output mined.csv": (
-        "--num_negatives 0, --range_min -1, --absolute_margin 3, --relative_margin 2, --max_similarity 2"
-    ),
-    "encode bert corpus.txt --output v.npy": "--num_processes 0, --truncate_dim 0, --truncate_dim 8.5",
+    "mine bert pairs.csv --output mined.csv": "--absolute_margin 3, --relative_margin 2, --max_similarity 2",
+    "encode bert corpus.txt --output v.npy": "--truncate_dim 0, --truncate_dim 8.5",
     "search bert A --sentences corpus.txt": "--threshold 2",
-    "doctor train.txt": "--batch_size 1",
-    "quickstart --base bert": "--seed -1",
     "adapt bert pairs.csv --output_dir out": "--minutes 0, --minutes ten",
-    "plot embeddings bert roberta": "--count 1",
     "plot curves trained": "--output x.pdf",
     "hub card trained --output c.md": "--scores corpus.txt",
     "serve demo bert --sentences corpus.txt": "--port 99999",
     "export trained --output out": "--to tensorflow",
-    f"{CORRUPT} --output_dir out": "--seed 99999999999",
-    f"{TEMPLATES} --output_dir out": "--keep 0",
-    f"{TRY} out": "--limit 0, --search simcse",
-    "reproduce dcpcse": "--limit 0",
+    f"{TRY} out": "--search simcse",
 }
 """Command → values that the message repeats after the name of the option; before it, an option that it needs."""
 
-UNUSED: Mapping[str, str] = {
+UNUSED: Mapping[str, str] = {  # options of methods are in tests/methods/test_methods.py
     "train ...": (
-        "--hard_negative_weight 1, --crop_share 0.3, --guide bert, --method rankcse --teacher bert --teacher_weight "
-        "0.5, --method rankcse --teacher bert --teacher_temp 0.1, --method d2cse --lambda_weight 0 "
-        "--lambda_decay_rate 0.9, --do_mlm --mlm_weight 0 --mlm_decay_rate 0.5, --eh_loss_margin 0.2, --tuning full "
-        "--prefix_projection, --tuning full --prompt_form vectors, --tuning lora --pre_seq_len 10, --lora_r 8, "
-        "--lora_alpha 16, --lora_target_modules query, --tuning full --lora_dropout 0.1, --method d2cse "
-        "--lambda_decay_steps 50, --method d2cse --generator_name bert --discriminator_learning_rate 1e-5, "
-        "--prefix_hidden_size 64, --mlm_weight 0.5, --lm_head new, --train_lm_head, --denoise, --freeze_prompts, "
-        "--final_period"
+        "--crop_share 0.3, --guide bert, --method rankcse --teacher bert --teacher_weight 0.5, --method rankcse "
+        "--teacher bert --teacher_temp 0.1, --eh_loss_margin 0.2, --tuning full --prefix_projection, --tuning full "
+        "--prompt_form vectors, --tuning lora --pre_seq_len 10, --lora_r 8, --lora_alpha 16, --lora_target_modules "
+        "query, --tuning full --lora_dropout 0.1, --method d2cse --generator_name bert --discriminator_learning_rate "
+        "1e-5, --lm_head new"
     ),
     "evaluate ...": (
         "--classifier sklearn --nhid 3, --fit_on train.txt, --mteb_data_dir sts, --mode test --task_set clustering "

@@ -46,20 +46,9 @@ def tool(capsys, caplog, monkeypatch):
 @pytest.fixture(scope="session")
 def unsupervised(tiny, train, train_txt, sts_data):
     """A run by the unsupervised recipe on BERT, measured at every one of its steps."""
-    return train(
-        tiny("bert"),
-        train_txt,
-        mlp_only_train=True,
-        max_steps=6,
-        eval_strategy="steps",
-        eval_steps=1,
-        load_best_model_at_end=True,
-        metric_for_best_model="stsb_spearman",
-        eval_data_dir=sts_data,
-        custom_eval_data=True,
-        save_strategy="steps",
-        save_steps=1,
-    )
+    options = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "stsb_spearman", "mlp_only_train": True}
+    return train(tiny("bert"), train_txt, eval_data_dir=sts_data, custom_eval_data=True, **options, **best)
 
 
 @pytest.fixture(scope="session")

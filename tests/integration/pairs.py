@@ -17,33 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from runs import at_step
 
 from dcpcse.cli import runner
-from dcpcse.training import run as training
-
-
-class Hit(TrainerCallback):
-    """The signal comes in the middle of a step."""
-
-    def __init__(self, number: int, step: int) -> None:
-        self.number, self.step = number, step
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if state.global_step + 1 == self.step:
-            os.kill(os.getpid(), self.number)
-
-
-def hit_in_training(number: int, step: int) -> None:
-    """Every training of this process is hit by a signal in a step."""
-    build = training.build_trainer
-
-    def build_trainer(*args, **kwargs):
-        trainer = build(*args, **kwargs)
-        trainer.add_callback(Hit(number, step))
-        return trainer
-
-    training.build_trainer = build_trainer
 
 
 def execute(words: Sequence[str]) -> int:
@@ -77,7 +53,8 @@ def fork(
         if not ends:
             runner._GRACE = 0.2  # nobody ends this process while it waits for that
         if hit:
-            hit_in_training(*hit)
+            number, step = hit
+            at_step(step, lambda trainer: os.kill(os.getpid(), number))
         code = execute(words)
     finally:
         sys.stdout.flush()

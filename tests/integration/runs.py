@@ -82,29 +82,49 @@ class _Recorder(TrainerCallback):
         self.record.gradients.append(gradients)
 
 
-class _Interruption(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
+class At(TrainerCallback):
+    """Calls a function with the trainer once, in the middle of a step."""
 
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
+    def __init__(self, step: int, action: Callable[[Trainer], object]) -> None:
+        self.step, self.action = step, action
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step + 1 == self.step:
+            self.step = None
+            self.action(self.trainer)
+
+
+def at_step(step: int, action: Callable[[Trainer], object], patch: Callable[..., None] = setattr) -> None:
+    """Let the first training that comes to this step call a function in the middle of it."""
+    build, callback = training.build_trainer, At(step, action)
+
+    def build_trainer(*args: Any, **kwargs: Any) -> Trainer:
+        callback.trainer = build(*args, **kwargs)
+        callback.trainer.add_callback(callback)
+        return callback.trainer
+
+    patch(training, "build_trainer", build_trainer)
+
+
+def _press_ctrl_c(trainer: Trainer) -> None:
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def watching(record: Run, interrupt_before: int | None = None) -> Iterator[None]:
     """Keep the trainer that train.py builds, its initial weights, batches and gradients in `record`.
 
-    interrupt_before: press Ctrl-C before the step after so many finished ones.
+    interrupt_before: press Ctrl-C in the step after so many finished ones.
     """
     build, compute = training.build_trainer, Trainer.compute_loss
+    if interrupt_before is not None:
+        at_step(interrupt_before + 1, _press_ctrl_c)
+    with_callback = training.build_trainer
 
     def build_trainer(*args: Any, **kwargs: Any) -> Trainer:
-        record.trainer = build(*args, **kwargs)
+        record.trainer = with_callback(*args, **kwargs)
         record.initial = {n: p.detach().clone() for n, p in record.trainer.step_module.named_parameters()}
         record.trainer.add_callback(_Recorder(record))
-        if interrupt_before is not None:
-            record.trainer.add_callback(_Interruption(interrupt_before))
         return record.trainer
 
     def compute_loss(self, model, inputs, *args: Any, **kwargs: Any) -> Any:

@@ -210,15 +210,15 @@ def test_every_row_of_an_epoch_is_in_one_step_of_one_process(processes, size, dr
 # train.py itself, with the masks that each process draws
 
 TRAIN = """
-import os, sys
+import sys
+from pathlib import Path
 import torch
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.prompts import DeepPrompt
-from dcpcse.training.trainer import Trainer
+from runs import Run, watching
 
-drawn, trainers, rows = [], [], []
-draw, init, compute = DeepPrompt.forward, Trainer.__init__, Trainer.compute_loss
+drawn, draw = [], DeepPrompt.forward
 
 def forward(self, rows, *backbone):
     prefix = draw(self, rows, *backbone)
@@ -226,21 +226,14 @@ def forward(self, rows, *backbone):
         drawn.append(torch.cat([(half == 0).flatten() for pair in prefix.values() for half in pair]))
     return prefix
 
-def remember(self, *args, **kwargs):
-    init(self, *args, **kwargs)
-    trainers.append(self)
-
-def compute_loss(self, model, inputs, *args, **kwargs):
-    tokenizer = self.step_module.model.tokenizer
-    rows.append(tokenizer.batch_decode(inputs["input_ids"][:, 0], skip_special_tokens=True))
-    return compute(self, model, inputs, *args, **kwargs)
-
-DeepPrompt.forward, Trainer.__init__ = forward, remember
-Trainer.compute_loss = compute_loss
-code = run(train_command, sys.argv[2:])
-state = {"code": code, "masks": drawn, "rows": rows, "rank": int(os.environ["RANK"])}
-state["trained"] = {n: p.detach() for n, p in trainers[-1].step_module.named_parameters() if p.requires_grad}
-torch.save(state, f"{sys.argv[1]}/rank{os.environ['RANK']}.pt")
+DeepPrompt.forward, record = forward, Run(Path(sys.argv[1]))
+with watching(record):
+    code = run(train_command, sys.argv[2:])
+decode = record.trainer.step_module.model.tokenizer.batch_decode
+rows = [decode(batch["input_ids"][:, 0], skip_special_tokens=True) for batch in record.batches]
+trained = {name: p.detach() for name, p in record.final.items() if p.requires_grad}
+place = f"{sys.argv[1]}/rank{record.trainer.args.process_index}.pt"
+torch.save({"masks": drawn, "rows": rows, "trained": trained}, place)
 sys.exit(code)
 """
 
@@ -361,11 +354,6 @@ sys.exit(runner.run(main, sys.argv[3:]))
 """
 
 
-def assert_one_message(said: str) -> None:
-    assert said.count("error: this process has failed") == said.count("error: ") == 1
-    assert "dcpcse/" not in said  # no traceback
-
-
 TORCHRUN = """
 import runpy, sys
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -380,49 +368,39 @@ elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, **settin
 """torchrun, but its processes are forked from it and need not import torch."""
 
 
-def test_torchrun_ends_all_with_one_message_at_an_error_of_one_process(tiny, train, train_txt, tmp_path, pairs):
-    (tmp_path / "program.py").write_text(FAILING, encoding="utf-8")
+def test_an_error_of_one_process_ends_all_with_one_message(tiny, train, train_txt, sts_data, tmp_path, pairs):
+    """In a training under torchrun, and in an evaluation."""
+    (program := tmp_path / "program.py").write_text(FAILING, encoding="utf-8")
     (tmp_path / "torchrun.py").write_text(TORCHRUN, encoding="utf-8")
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
-    done = pairs.alone(tmp_path / "torchrun.py", tmp_path / "program.py", 1, "step", *argv)
-    assert done.returncode
-    assert_one_message(done.stderr)
-    assert "exitcode  : 2" in done.stderr  # torchrun's own report
-
-
-def test_an_error_of_one_process_in_an_evaluation_ends_all_with_one_message(tiny, sts_data, tmp_path, pairs):
-    (tmp_path / "program.py").write_text(FAILING, encoding="utf-8")
+    training = pairs.alone(
+        tmp_path / "torchrun.py", program, 1, "step", *train.argv(tiny("bert"), train_txt, tmp_path / "out")
+    )
+    assert training.returncode and "exitcode  : 2" in training.stderr  # torchrun's own report
     argv = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--data_dir", sts_data, "--custom_data"]
-    done = pairs(tmp_path / "program.py", 0, "encode", *argv, "--mode", "dev")
-    assert done.codes[0] == 2 and done.codes[1]
-    assert_one_message(done.stderr)
+    evaluation = pairs(program, 0, "encode", *argv, "--mode", "dev")
+    assert evaluation.codes[0] == 2 and evaluation.codes[1]
+    for said in (training.stderr, evaluation.stderr):
+        assert said.count("error: this process has failed") == said.count("error: ") == 1
+        assert "dcpcse/" not in said  # no traceback
 
 
 def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, train, train_txt, tmp_path, pairs):
     """A killed one: a line says what is left. One that gets a SIGTERM: both stop after the same step, and save it."""
     options = {"do_mlm": True, "max_steps": 8, "logging_steps": 3, "save_strategy": "steps", "save_steps": 3}
-    said, codes, of_second = {}, {}, {}
-    for name, folder, hit in (
-        ("whole", "whole", None),
-        ("killed", "out", (1, signal.SIGKILL, 5)),
-        ("stopped", "out", (1, signal.SIGTERM, 5)),
-        ("ended", "out", None),
+    last = f"{tmp_path}/out/checkpoint-3 is the last checkpoint"
+    for folder, hit, codes, parts in (
+        ("whole", None, [0, 0], []),
+        ("out", signal.SIGKILL, [1, -9], [f"another process of this run has ended; {last}"]),
+        ("out", signal.SIGTERM, [143, 143], ["after step 3", "SIGTERM after step 5 of 8: saved to"]),
+        ("out", None, [0, 0], ["after step 5"]),
     ):
         argv = train.argv(tiny("bert"), train_txt, tmp_path / folder, **options, resume=True)
-        done = pairs("train.py", *argv, hit=hit, ends=False)
-        codes[name], said[name], of_second[name] = done.codes, done.out[0] + done.err[0], done.out[1] + done.err[1]
-    assert codes == {"whole": [0, 0], "killed": [1, -9], "stopped": [143, 143], "ended": [0, 0]}, said
-    last = f"{tmp_path}/out/checkpoint-3 is the last checkpoint"
-    assert f"another process of this run has ended; {last}" in said["killed"]
-    assert "after step 3" in said["stopped"]
-    assert "SIGTERM after step 5 of 8: saved to" in said["stopped"]
-    assert "after step 5" in said["ended"]
+        done = pairs("train.py", *argv, hit=(1, hit, 5) if hit else None, ends=False)
+        assert done.codes == codes, done.stderr
+        assert all(part in done.out[0] + done.err[0] for part in parts), done.err[0]
+        assert "SIGTERM" not in done.err[1]
     assert_same_weights(tmp_path / "whole", tmp_path / "out")
-    assert "SIGTERM" not in of_second["stopped"]
-    whole, resumed = (
-        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        for name in ("whole", "out")
-    )
+    whole, resumed = (read_metrics(tmp_path / name) for name in ("whole", "out"))
     steps = resumed_steps(tmp_path / "out")
     assert steps and comparable(whole, steps) == comparable(resumed, steps)
     assert train_loss(tmp_path / "out") == pytest.approx(train_loss(tmp_path / "whole"), rel=1e-6)

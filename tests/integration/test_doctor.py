@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import tracemalloc
 import unicodedata
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import torch
 from model_folders import edit_record, without_checksums
 from safetensors.torch import load_file, save_file
 from senteval_tiny import unofficial, write_tiny_data
-from tables import check_rows
 from tokenizers import Tokenizer, models
 
 from dcpcse.cli.main import main
@@ -50,16 +48,6 @@ def clean_rows(count=60):
     return [[f"the {i}th anchor walks", f"its positive {i} goes", f"nobody {i} sits"] for i in range(count)]
 
 
-def test_chosen_columns_are_checked(doctor, tmp_path):
-    file = tmp_path / "rows.csv"
-    rows = [["id", "text", "title", "answer"], *([str(i), *row] for i, row in enumerate(clean_rows()))]
-    file.write_text("\n".join(map(",".join, rows)) + "\n")
-    code, found = doctor(file)
-    assert code == 3 and "--columns anchor=NAME positive=NAME" in found["fault", "unreadable"]
-    assert doctor(file, "--columns", "anchor=text", "positive=title") == (0, {})
-    assert "--columns has no effect without a training file" in doctor("--columns", "anchor=text")[1]
-
-
 PLANTED = {
     "duplicate": ("warning", lambda row, rows: rows[0]),
     "identical": ("warning", lambda row, rows: [row[0], row[0], row[2]]),
@@ -93,10 +81,7 @@ def test_sentences_of_the_evaluation_data_are_found_by_their_letters_and_digits(
     lines = ["Nothing of this.", f'  "{sentence.upper()}" …', f"{sentence} not", "...", sentence]
     text = tmp_path / "text.txt"
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _, found = doctor(text, tmp_path / "data")
-    assert found["warning", "evaluation"] == [2, 5]
-    text.write_text("\n".join(lines[::2][:2]) + "\n", encoding="utf-8")
-    assert ("warning", "evaluation") not in doctor(text, tmp_path / "data")[1]
+    assert doctor(text, tmp_path / "data")[1]["warning", "evaluation"] == [2, 5]
     assert ("warning", "evaluation") not in doctor(text)[1]
 
 
@@ -136,19 +121,6 @@ def test_on_a_clean_file_there_is_nothing_to_say(doctor, tmp_path):
     assert doctor(text) == (0, {})
 
 
-def test_lists_are_counted_and_absent_sentences_are_none(tiny, doctor, tmp_path):
-    rows = [
-        [f"anchor {i} walks", [f"positive {i} {k}" for k in range(1 + i % 2)], [f"no {i}"] * (i % 4)]
-        for i in range(60)
-    ]
-    path, names = tmp_path / "lists.jsonl", ("query", "pos", "neg")
-    write(path, rows, names)
-    code, found = doctor(path, "--tokenizer", tiny("bert"))
-    assert (code, {what for _, what in found}) == (0, set())
-    write(path, [*rows, ["a", ["b"], ["c", "d", "e", "f"]]], names)
-    assert doctor(path)[1]["warning", "absent"].startswith("hard negatives are 1.5 per row; in place of absent ones")
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_labels_that_are_wrong_or_all_alike_are_found_in_their_lines(suffix, doctor, tmp_path):
     rows, path = [row[:2] for row in clean_rows(20)], tmp_path / f"labelled{suffix}"
@@ -173,20 +145,10 @@ def test_classes_and_rows_of_several_columns_are_compared(doctor, tmp_path):
     path = tmp_path / "classes.csv"
     rows = [[f"the {i}th text", f"class {i % 3}"] for i in range(9)]
     write(path, [*rows, ["the 0th text", "class 1"], ["a text", "alone"]], ("text", "label"))
-    code, found = doctor(path)
-    assert code == 0
-    assert found == {
-        ("warning", "relabelled"): [11],
-        ("warning", "single"): "1 of 4 classes have one sentence, which is its own positive",
-    }
-    for rows, columns, finding in (  # the other checks of columns are in tests/data/test_checks.py
-        ([["a b", "x"], ["c d", "y"]], "text class", ("fault", "single")),
-        ([["a b", "c d", "3.5"], ["e f", "g h", "1"]], "a b similar", ("fault", "column")),
-        ([["1", "a b"], ["2", "c d"]], "id text", ("warning", "column")),
-    ):
-        write(path, rows, columns.split())
-        code, found = doctor(path)
-        assert finding in found and code == (3 if finding[0] == "fault" else 0)
+    single = "1 of 4 classes have one sentence, which is its own positive"
+    assert doctor(path) == (0, {("warning", "relabelled"): [11], ("warning", "single"): single})
+    write(path, [["a b", "x"], ["c d", "y"]], ("text", "class"))
+    assert ("fault", "single") in doctor(path)[1]  # checks of columns are in tests/data/test_checks.py
     write(path, [["a", "b", "c", "a"], ["d", "e", "f", "g"]], ("anchor", "positive", "negative_1", "negative_2"))
     assert doctor(path)[1]["warning", "contradictory"] == [2]
     rows = [["a", "b", "c", "d"], ["e", "f", "e", "g"], ["h", "c", "i", "i"], ["j", "7", "8", "9"]]
@@ -216,9 +178,8 @@ def test_all_refused_rows_are_listed_and_not_only_the_first(tmp_path, capsys):
 
 
 def test_what_bytes_and_headers_tell(doctor, tmp_path):
-    rows = [
+    for name, data, what in (
         ("a.txt", b"\xef\xbb\xbfone\ntwo\n", ("note", "BOM")),
-        ("a.txt", b"one\r\ntwo\r\n", ("note", "line ends")),
         ("a.txt", b"one\r\ntwo\nthree\n", ("warning", "line ends")),
         ("a.txt", b"one\rtwo\nthree\n", ("warning", "line ends")),
         ("a.txt", b"one\ntwo", ("note", "last line")),
@@ -226,19 +187,13 @@ def test_what_bytes_and_headers_tell(doctor, tmp_path):
         ("a.txt", b"", ("fault", "unreadable")),
         ("a.csv", b"text\n", ("fault", "no rows")),
         ("a.csv", b"text\none\n", ("fault", "one row")),
-        ("a.csv", b"a,b,c,d\n1,2,3,4\n", ("fault", "unreadable")),
         ("a.json", b'[{"a": "x"}, {"a"', ("fault", "row refused")),
         ("a.txt", "one\ntwo\n".encode("utf-16"), ("fault", "row refused")),
-    ]
-
-    def check(row: tuple[str, bytes, tuple[str, str]]) -> None:
-        name, data, what = row
+    ):
         (tmp_path / name).write_bytes(data)
         code, found = doctor(tmp_path / name)
-        assert what in found
+        assert what in found, (data, found)
         assert code == (3 if what[0] == "fault" else 0)
-
-    check_rows(rows, check)
 
 
 def test_line_ends_are_counted_alike_wherever_a_chunk_ends(doctor, tmp_path, monkeypatch):
@@ -276,28 +231,11 @@ def test_tokens_that_are_unknown_or_absent_are_found(tiny, doctor, tmp_path):
 
 
 def test_the_unknown_token_of_every_kind_of_tokenizer_is_known():
-    words = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
-    kinds = {
-        1: models.Unigram(words, unk_id=1),
-        0: models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"),
-        2: models.BPE({"a": 0, "b": 1, "<unk>": 2}, [], unk_token="<unk>"),
-        None: models.BPE({"a": 0}, []),
-    }
+    kinds = {1: models.Unigram([("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)], unk_id=1), None: models.BPE({"a": 0}, [])}
+    kinds[0] = models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")
+    kinds[2] = models.BPE({"a": 0, "b": 1, "<unk>": 2}, [], unk_token="<unk>")
     for unknown, model in kinds.items():
         assert CheckSettings(tokenizer=Tokenizer(model)).unknown_id == unknown
-
-
-def test_a_large_file_takes_little_memory(tmp_path, monkeypatch):
-    path = tmp_path / "large.txt"
-    path.write_text("".join(f"sentence number {i} of a large file\n" for i in range(10_000)), encoding="utf-8")
-    monkeypatch.setattr(training_file, "CHUNK_ROWS", 200)
-    monkeypatch.setattr(training_file, "CHUNK_BYTES", 2000)
-    main(["doctor", str(path)])  # what is imported once
-    tracemalloc.start()
-    main(["doctor", str(path)])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 10_000 * 65  # the file's texts as strings would be 0.9 MB, and take more
 
 
 def test_what_a_file_holds_cannot_command_the_terminal(tmp_path, capsys):
@@ -413,7 +351,6 @@ def test_a_folder_of_several_is_looked_through_and_nothing_known_is_a_wrong_requ
     assert main(["doctor", str(tmp_path)]) == 0
     page = capsys.readouterr().out
     assert f"{tmp_path / 'a.csv'}: training file\n" in page and f"{run}: model folder\n" in page
-    assert page.endswith("0 faults, 0 warnings, 0 notes\n")
     (tmp_path / "empty").mkdir()
     for place, said in {"notes.pdf": "is not a training file", "empty": "contains nothing to check"}.items():
         code, error = doctor(tmp_path / place)
@@ -422,12 +359,11 @@ def test_a_folder_of_several_is_looked_through_and_nothing_known_is_a_wrong_requ
 
 def test_without_a_place_the_environment_is_told(doctor, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    code, found = doctor()
-    assert code == 0 and "HF_HUB_OFFLINE=1" in found[("note", "hub")]
     metadata, real = environment.importlib.metadata, environment.importlib.metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "4.2.1" if name == "transformers" else real(name))
     code, found = doctor()
     assert code == 3 and "4.2.1 is not supported; transformers" in found[("fault", "transformers")]
+    assert "HF_HUB_OFFLINE=1" in found[("note", "hub")]
 
 
 # Retrieval data
@@ -447,10 +383,3 @@ def test_retrieval_data_are_read_as_for_evaluation(doctor, tmp_path):
     (folder / "qrels/dev.tsv").write_text(f"{head}q1\td9\t1\n", encoding="utf-8")
     code, found = doctor(folder)
     assert code == 3 and "dev.tsv:2: the document 'd9' is not in corpus.jsonl" in found["fault", "dev"]
-
-
-def test_the_tokenizer_may_be_that_of_a_hub_id(doctor, tiny, server, tmp_path):
-    server.put("someone/encoder", Path(tiny("bert")))
-    path = tmp_path / "text.txt"
-    path.write_text("Rain fell.\nThe cat sleeps on the warm stone.\n", encoding="utf-8")
-    assert doctor(path, "--tokenizer", "someone/encoder") == doctor(path, "--tokenizer", tiny("bert"))

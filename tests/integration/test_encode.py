@@ -321,26 +321,21 @@ def test_a_record_never_describes_a_different_file(encode, tmp_path, monkeypatch
     encode(output, "--normalize")
 
 
-@pytest.mark.parametrize(
-    ("name", "works_with_overwrite"),
-    [
-        ("out.npy", True),
-        ("out.npy.parts/joined", True),
-        ("out.npy.json", False),
-        ("out.npy.parts/00000001.npz", False),
-        ("out.npy.parts", False),  # a file that is in the way of the folder
-    ],
-)
-def test_a_file_of_unknown_origin_is_not_overwritten(name, works_with_overwrite, encode, tmp_path):
+# The last one is a file in the way of the folder.
+UNKNOWN = ("out.npy", "out.npy.parts/joined", "out.npy.json", "out.npy.parts/00000001.npz", "out.npy.parts")
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_file_of_unknown_origin_is_not_overwritten(name, encode, tmp_path):
     path, output = tmp_path / name, tmp_path / "out.npy"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"years of work")
     before = files(tmp_path)
     encode(output, parts=("out.npy",))
-    if not works_with_overwrite:
+    if name not in UNKNOWN[:2]:
         encode(output, "--overwrite", parts=(path.name,))
     assert files(tmp_path) == before
-    if works_with_overwrite:
+    if name in UNKNOWN[:2]:
         encode(output, "--overwrite")
         assert np.load(output).shape == (LINES, 32)
         assert name == "out.npy" or path.read_bytes() == b"years of work"

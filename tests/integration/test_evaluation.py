@@ -1,6 +1,5 @@
 """evaluation.py on every set of tasks: tables, the JSON file, kept embeddings, and what it refuses."""
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -116,15 +115,9 @@ def test_dcpcse_evaluate_has_the_scores_the_text_and_the_record_of_the_command(w
     model = plain_encoder(load_backbone(tiny("bert")), "avg")
     evaluation = dcpcse.evaluate(model, "full", mode="fasttest", data_dir=data, official=False)
     assert str(evaluation) == outcome.out.rstrip("\n")
-    assert json.loads(evaluation.to_json(tmp_path / "python.json")) | {"seconds": 0} == json.loads(
-        (tmp_path / "s.json").read_text(encoding="utf-8")
-    ) | {"seconds": 0}
-    assert read_scores(tmp_path / "python.json")["scores_x100"] == evaluation.scores
-    assert set(evaluation.seconds) == {"encode", *TASK_SETS["full"]}
-    assert evaluation.averages == {
-        family: pytest.approx(np.mean([evaluation.scores[task] for task in TASK_SETS[family]]))
-        for family in ("sts", "transfer")
-    }
+    of_command = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert json.loads(evaluation.to_json(tmp_path / "p.json")) | {"seconds": 0} == of_command | {"seconds": 0}
+    assert read_scores(tmp_path / "p.json")["scores_x100"] == evaluation.scores
 
 
 def test_dev_mode_leaves_out_what_has_no_dev_set(words, tmp_path):
@@ -162,20 +155,16 @@ def test_scores_without_frequent_tokens_are_those_of_one_sentence_at_a_time(word
         assert found["average_without"][str(count)] == pytest.approx(np.mean(list(scores.values())), abs=1e-3)
 
 
-def test_own_pairs_and_labels_are_scored_alone(tiny, tmp_path, sentences):
-    path, labelled, gold = tmp_path / "my.tsv", tmp_path / "mine", [3, -1, 200, 7.5, 0, 12]
-    rows = list(zip(sentences[:6], sentences[6:12], gold, strict=True))
-    path.write_text("".join(f"{a}\t{b}\t{g}\n" for a, b, g in rows), encoding="utf-8")
-    labelled.write_text("".join(f"{text}\t{i % 2}\n" for i, text in enumerate(sentences)), encoding="utf-8")
-    words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--pairs", str(path), "--labels", str(labelled)]
-    report = measured(words, tmp_path / "s.json")
-    encoder = plain_encoder(load_backbone(tiny("bert")), "avg")
-    first, second = encoder.encode(sentences[:6], normalize=True), encoder.encode(sentences[6:12], normalize=True)
-    expected = 100 * spearmanr((first * second).sum(1), gold).statistic
-    accuracy = report["tasks"]["mine"]["accuracy"]
-    assert report["scores_x100"] == {"my.tsv": pytest.approx(expected, abs=1e-3), "mine": accuracy}
-    assert set(report["averages_x100"]) == {"pairs", "labels"}
-    assert report["data"][str(path)]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+def test_own_pairs_and_labels_have_the_scores_of_python(tiny, tmp_path, sentences):
+    pairs, labels = str(tmp_path / "my.tsv"), str(tmp_path / "mine")
+    rows = [f"{a}\t{b}\t{i * 7 % 6}\n" for i, (a, b) in enumerate(zip(sentences[:6], sentences[6:12], strict=True))]
+    Path(pairs).write_text("".join(rows), encoding="utf-8")
+    Path(labels).write_text("".join(f"{text}\t{i % 2}\n" for i, text in enumerate(sentences)), encoding="utf-8")
+    words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--pairs", pairs, "--labels", labels]
+    model = dcpcse.load(tiny("bert"), pooler="avg", device="cpu")
+    found = dcpcse.evaluate(model, pairs=pairs, labels=labels, show_progress=False)
+    assert measured(words, tmp_path / "s.json")["scores_x100"] == pytest.approx(found.scores, abs=1e-4)
+    assert set(found.scores) == {"my.tsv", "mine"}
 
 
 def test_kept_embeddings_serve_another_set_and_give_the_same_scores(words, everything, tmp_path, monkeypatch):
@@ -243,23 +232,12 @@ def test_the_same_vector_for_everything_is_refused_by_every_task(words, tool, mo
         refused(tool, evaluate_command, argv, "the same embedding")
 
 
-# Representations without training
+MASK, REMOVE = ["--template", '"{sentence}" means [MASK] .'], ["--pooler", "static", "--remove", "case"]
+UNTRAINED = [MASK, [*MASK, "--denoise"], [*MASK, "--final_period"], [*MASK, "--pooler", "top_k"], REMOVE]
+UNTRAINED += [[*MASK, "--pooler", "top_k", "--top_k", "20"], REMOVE[:2], [*REMOVE, "punctuation"]]
 
 
-MASK = ["--template", '"{sentence}" means [MASK] .']
-UNTRAINED = [
-    ["--pooler", "mask", "--template", 'This sentence of "{sentence}" means [MASK] .'],
-    ["--template", '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'],  # its default is the mask
-    [*MASK, "--denoise", "--final_period"],
-    ["--pooler", "top_k", "--top_k", "20", *MASK],
-    ["--pooler", "static"],
-    ["--pooler", "static", "--remove", "frequency", "subword", "case", "punctuation"],
-    ["--pooler", "static_lm_head", "--remove", "punctuation"],
-    ["--pooler", "avg", *MASK],
-]
-
-
-def test_every_untrained_representation_is_measured_and_has_its_own_identity(tiny, data, tmp_path):
+def test_every_untrained_representation_has_its_own_identity(tiny, data, tmp_path):
     words = ["--model_name_or_path", tiny("bert"), "--data_dir", data, "--custom_data", "--mode", "dev"]
     files = [measured(words, tmp_path / "s.json", *options) for options in UNTRAINED]
     assert len({json.dumps(file["model"]["identity"]) for file in files}) == len(UNTRAINED)
@@ -331,5 +309,4 @@ def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
     written = measured(argv, tmp_path / "s.json")
     assert written["model"]["base"]["model_type"] == "word vectors"
     assert set(written["scores_x100"]) == set(TASK_SETS["sts"])
-    for options in (["--pooler", "cls"], ["--template", "a {sentence} [MASK]"]):
-        refused(tool, evaluate_command, [*argv, *options], options[0])
+    refused(tool, evaluate_command, [*argv, "--pooler", "cls"], "--pooler")

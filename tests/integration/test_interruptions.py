@@ -14,15 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import Outcome, as_interrupted, assert_same_weights, comparable, files, wait_for
-from transformers import TrainerCallback
+from runs import Outcome, as_interrupted, assert_same_weights, at_step, comparable, files, wait_for
 
 from dcpcse.cli.commands.train import train_command
-from dcpcse.training import run as training
 from dcpcse.training import setup
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils import signals as interruption
 from dcpcse.utils.locks import LOCK
+from dcpcse.utils.run_files import read_metrics
 from dcpcse.utils.tensor_files import save_tensors
 
 # 40 sentences in batches of 8 are 5 steps an epoch.
@@ -33,39 +32,17 @@ BEST = {"metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True
 
 def logged(folder: Path, resumed: Collection[int] = ()) -> list[dict]:
     """The lines of a run's metrics.jsonl that are equal with and without interruptions at these steps."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return comparable(lines, resumed)
+    return comparable(read_metrics(folder), resumed)
 
 
 def checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if "checkpoint" in path.name)
 
 
-class _Once(TrainerCallback):
-    def __init__(self, step: int, action: Callable[[], object]) -> None:
-        self.step, self.action = step, action
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if self.step == state.global_step + 1:
-            self.step = None
-            self.action()
-
-
 @pytest.fixture
 def during(monkeypatch):
     """during(step, action): do something once, in the middle of a step of the runs that follow."""
-
-    def plan(step: int, action: Callable[[], object]) -> None:
-        build, once = training.build_trainer, _Once(step, action)
-
-        def build_trainer(*args, **kwargs) -> Trainer:
-            trainer = build(*args, **kwargs)
-            trainer.add_callback(once)
-            return trainer
-
-        monkeypatch.setattr(training, "build_trainer", build_trainer)
-
-    return plan
+    return lambda step, action: at_step(step, lambda trainer: action(), monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -173,14 +150,6 @@ def test_a_second_signal_leaves_at_once(attempt, during, tmp_path):
     assert checkpoints(tmp_path / "out") == ["checkpoint-2"]
     assert "checkpoint-2 is the last checkpoint" in ended.said
     assert "Traceback" not in ended.err
-
-
-def test_a_signal_in_the_last_step_leaves_the_result(attempt, during, whole, tmp_path):
-    during(8, press(signal.SIGTERM))
-    ended = attempt(tmp_path / "out", **EVERY_TWO)
-    assert ended.code == 143
-    assert "the model is in" in ended.err
-    assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
 
 
 def test_a_signal_while_the_encoder_is_loaded_leaves_nothing_behind(attempt, monkeypatch, tmp_path):
@@ -389,12 +358,6 @@ def test_data_that_vanish_while_a_run_lasts_are_not_missed(attempt, during, whol
     assert attempt(tmp_path / "out", **EVERY_TWO, data=data, cache_dir=tmp_path / "cache").code == 0
     assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
     failed(attempt(tmp_path / "out", **{**EVERY_TWO, "max_steps": 9}, data=data, resume=True), str(data))
-
-
-def test_an_output_folder_that_vanishes_is_one_line_and_is_not_made_again(attempt, during, tmp_path):
-    during(3, lambda: shutil.rmtree(tmp_path / "out"))
-    failed(attempt(tmp_path / "out", **EVERY_TWO), "error: No such file or directory (", "cannot be reached")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_few_kills_at_random_moments_lose_nothing(pairs):
