@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from languages import SCRIPTS, TEXTS
+from tiny_encoders import make_encoder
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import dcpcse
 from dcpcse.cli.main import main
@@ -21,36 +21,25 @@ from dcpcse.pretraining.vocabulary import ROBERTA_SPECIAL, ROLES
 
 FOLLOWING = [*TEXTS[1:], TEXTS[0]]
 CLASSES = [("пёс", "猫")[i % 2] for i in range(len(TEXTS))]
-# Byte-level BPE, as of RoBERTa, in which every text has tokens, and Unigram with a sign for blanks, as of XLM-R.
-TOKENIZERS = {
-    "byte-level": (models.BPE(), trainers.BpeTrainer, pre_tokenizers.ByteLevel(add_prefix_space=False), {}),
-    "unigram": (models.Unigram(), trainers.UnigramTrainer, pre_tokenizers.Metaspace(), {"unk_token": "<unk>"}),
-}
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
+@pytest.fixture(scope="module", params=["byte-level", "unigram"])
 def encoder(request, tmp_path_factory) -> str:
-    """A tiny RoBERTa whose tokenizer was trained on the texts."""
-    model, trainer, splitting, options = TOKENIZERS[request.param]
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = splitting
-    letters = pre_tokenizers.ByteLevel.alphabet() if request.param == "byte-level" else sorted({*"".join(TEXTS)})
-    options = {"initial_alphabet": letters, "vocab_size": 700, "show_progress": False, **options}
-    tokenizer.train_from_iterator(TEXTS, trainer(special_tokens=list(ROBERTA_SPECIAL), **options))
+    """A tiny RoBERTa with its byte-level BPE, or with a Unigram tokenizer with a sign for blanks, as of XLM-R."""
+    folder = tmp_path_factory.mktemp("encoder") / "编码器 кодировщик"
+    if request.param == "byte-level":
+        return str(make_encoder(folder, "roberta"))
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    options = {"initial_alphabet": sorted({*"".join(TEXTS)}), "unk_token": "<unk>", "show_progress": False}
+    special = list(ROBERTA_SPECIAL)
+    tokenizer.train_from_iterator(TEXTS, trainers.UnigramTrainer(vocab_size=700, special_tokens=special, **options))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     names = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-    folder = tmp_path_factory.mktemp("encoder") / "编码器 кодировщик"
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
-    more = {"max_position_embeddings": 98, "pad_token_id": 1, "type_vocab_size": 1, "vocab_size": len(made)}
-    torch.manual_seed(0)
-    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("roberta", **sizes, **more))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(4 if weight.ndim > 1 else 1)
-    model.save_pretrained(folder)
+    make_encoder(folder, "roberta", vocab_size=len(made))
     made.save_pretrained(folder)
     return str(folder)
 
@@ -102,7 +91,7 @@ def test_a_run_its_exports_files_and_index_keep_every_text(encoder, train, tmp_p
         "eval_pairs": _written(tmp_path / "пары.tsv", {"a": TEXTS, "b": FOLLOWING, "score": scores}),
         "eval_labels": _written(tmp_path / "مجموعة.csv", {"text": TEXTS, "label": CLASSES}),
         **{"eval_data_dir": "nowhere", "max_steps": 5, "per_device_train_batch_size": 13},  # 5 steps are an epoch
-        **{"pre_seq_len": 3, "pooler_type": "avg", "max_seq_length": 64},
+        **{"pre_seq_len": 3, "pooler_type": "avg", "max_seq_length": 90},
     }
     rows = _written(tmp_path / "訓練.jsonl", {"anchor": TEXTS, "positive": FOLLOWING})
     run = train(encoder, str(rows), folder=folder, **options)
