@@ -70,8 +70,9 @@ def said(desk, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(desk)
     monkeypatch.delenv(KEY_VARIABLE, raising=False)  # with it, `dcpcse serve` may serve other machines
 
+    before = state(desk)
+
     def call(command: str) -> list[str]:
-        before = state(desk)
         capfd.readouterr()
         code = main(words_of(command, str(tmp_path)))
         lines = capfd.readouterr().err.splitlines()

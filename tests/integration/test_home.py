@@ -71,11 +71,8 @@ def test_functions_in_python_take_paths_in_the_home_folder(home):
     model = dcpcse.load(Path("~/out"), base="~/encoder", device="cpu")
     vectors = model.encode(["Rain fell."])
     model.save("~/saved")
-    for found in (
-        dcpcse.SentenceEncoder.load("~/saved", "~/encoder", device="cpu"),
-        dcpcse.Adapters.load({"a": "~/saved"}, "~/encoder", device="cpu")["a"],
-    ):
-        np.testing.assert_allclose(found.encode(["Rain fell."]), vectors, atol=1e-6)
+    adapter = dcpcse.Adapters.load({"a": "~/saved"}, "~/encoder", device="cpu")["a"]
+    np.testing.assert_allclose(adapter.encode(["Rain fell."]), vectors, atol=1e-6)
     assert dcpcse.evaluate("~/saved", pairs="~/pairs.tsv", cache_dir="~/embeddings", show_progress=False).results
     done = dcpcse.encode_file("~/out", "~/texts.txt", EncodingArguments(output="~/v.npy"), EncoderArguments())
     assert done.output == home / "v.npy" and done.output.is_file()
