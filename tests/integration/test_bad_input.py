@@ -66,7 +66,7 @@ def examples() -> dict[tuple[str, str], str]:
 
 @pytest.fixture
 def said(desk, tmp_path, capfd, monkeypatch):
-    """said(command) → the lines on stderr of a command that is refused and changes nothing on the desk."""
+    """said(command) → the lines on stderr of a command that is refused; in the end nothing on the desk has changed."""
     monkeypatch.chdir(desk)
     monkeypatch.delenv(KEY_VARIABLE, raising=False)  # with it, `dcpcse serve` may serve other machines
 
@@ -77,10 +77,10 @@ def said(desk, tmp_path, capfd, monkeypatch):
         code = main(words_of(command, str(tmp_path)))
         lines = capfd.readouterr().err.splitlines()
         assert code == 2, lines
-        assert state(desk) == before
         return [line for line in lines if line and not PROGRESS.match(line)]
 
-    return call
+    yield call
+    assert state(desk) == before
 
 
 def state(folder: Path) -> dict[str, object]:
@@ -94,9 +94,12 @@ def state(folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_mistakes_end_in_one_line_and_change_nothing(group, desk, said, examples):
+    before = state(desk)
+
     def check(case: tuple[str, str]) -> None:
         command, part = case
         (line,) = said(command)
+        assert state(desk) == before
         assert line.startswith("error: ")
         assert (part or "--" + command.rpartition("--")[2].split()[0]) in line
         shown = examples.pop((group, f"dcpcse {command.replace(TRAIN, '...')}"), line)
