@@ -2,12 +2,11 @@
 
 import contextlib
 import csv
-import datetime
 import gzip
 import io
 import json
 import logging
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 
 import pandas as pd
@@ -18,8 +17,6 @@ from dcpcse.data.text_file import TextFile, read_sentences
 from dcpcse.data.training_data import load_training_file
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.doctor.training_file import check as doctor
-from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
-from dcpcse.inference.file_encoding import encode_file
 from dcpcse.utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -31,49 +28,28 @@ HEADER = ("sent0", "sent1")
 # Columns
 
 
-def days(form):
-    return [datetime.datetime(2021, 1 + i % 12, 1 + i % 28, i % 24, 5).strftime(form) for i in range(30)]
-
-
 NO_TEXT = {
-    "True and False": ["True", "False"],
-    "yes and no": ["yes", "no"],
-    "letters": ["Y", "N"],
-    "splits": ["train", "dev", "test"],
-    "relations": ["entailment", "neutral", "contradiction"],
     "topics": ["sports", "politics", "science", "fine arts"],
-    "languages": ["en", "de", "zh"],
-    "one value": ["the same"],
-    "identifiers": [f"doc_{i}" for i in range(30)],
-    "hashes": [f"3f2504e0-4f89-11d3-9a0c-0305e82c33{i:02d}" for i in range(30)],
-    "ISO dates": days("%Y-%m-%d"),
-    "dates with times": days("%Y-%m-%dT%H:%M:%SZ"),
-    "American dates": days("%m/%d/%Y"),
-    "dates in words": days("%B %d, %Y"),
-    "dates with weekdays": days("%a, %d %b %Y"),
-    "Chinese dates": days("%Y年%m月%d日"),
-    "times": days("%I:%M %p"),
+    "one value": ["This sentence is in every row of the file."],
+    "identifiers": [f"3f2504e0-4f89-11d3-9a0c-0305e82c33{i:02d}" for i in range(30)],
+    "dates": [f"Mon, {1 + i % 28:02d} Jan 2021" for i in range(30)],
+    "times": [f"{1 + i % 12:02d}:05 PM" for i in range(30)],
     "prices": [f"USD {i}.50 each" if i == 17 else f"USD {i}.50" for i in range(30)],
     "vectors": [f"[0.{i}, -1.5, {', '.join(['0.25'] * 90)}]" for i in range(30)],
-    "coordinates": [f"52.{i}, 13.4" for i in range(30)],
-    "stars": ["★★★★★", "★★★★", "★★★", "★★", "★"],
-    "one long value": ["This sentence is in every row of the file."],
     "addresses": [f"https://example.org/{letter}" for letter in "abcdefghijklmnopqrstuvwxyzABCD"],
 }
 
 
 @pytest.mark.parametrize("kind", NO_TEXT)
 def test_a_column_that_is_not_text_is_named_with_three_values_and_the_way_to_leave_it_out(load, tmp_path, kind):
-    cells = list(islice(cycle(NO_TEXT[kind]), 30))
-    rows = [(*pair, cell) for pair, cell in zip(PAIRS, cells, strict=True)]
+    rows = [(*pair, cell) for pair, cell in zip(PAIRS, cycle(NO_TEXT[kind]), strict=False)]
     shown = ", ".join(repr(cell[:40]) for cell in NO_TEXT[kind][:3])
     files = {
         "third.csv": [("one", "two", "extra"), *rows],
-        "second.csv": [("one", "extra"), *((row[0], row[2]) for row in rows)],
         "first.csv": [("extra", "one"), *((row[2], row[0]) for row in rows)],
         "several.jsonl": [("one", "two", "neg_1", "neg_2"), *((*row, f"{row[0]} not") for row in rows)],
     }
-    for name, content in files.items():
+    for name, content in [*files.items()][: None if kind == "topics" else 1]:
         for loaded in (load(name, content), load(name, content)):  # read, and from the cache
             (problem,) = loaded.problems
             assert shown in problem and (name == "several.jsonl" or "; name it " in problem)
@@ -104,46 +80,27 @@ def test_a_second_column_of_few_short_values_may_be_one_of_classes(load):
 def test_scores_sentences_and_short_and_repeated_texts_are_not_told(load):
     few = [[" ".join(pair[0].split()[:share]) for pair in PAIRS] for share in (1, 2, 5)]
     for cells in (*few, ["How are you today?", "Where do you come from?"] * 15, ["Who?", "Why not?"] * 15):
-        table = [("one", "two", "three"), *((*pair, cell) for pair, cell in zip(PAIRS, cells, strict=True))]
-        assert load("a.csv", table).problems == ()
-        assert load("b.csv", [row[1:] for row in table]).problems == ()
+        rows = [(*pair, cell) for pair, cell in zip(PAIRS, cells, strict=True)]
+        assert load("a.csv", [("one", "two", "three"), *rows]).problems == ()
     names = [(f"name {chr(97 + i // 6)}", f"the text {i}") for i in range(126)]  # with many positives each
-    assert len({name for name, _ in names}) == 21
     for rows in ([("name", "text"), *names], [("a", "b", "score"), ("x", "y", "2")], [("text",), ("a 1",)]):
         assert load("a.csv", rows).problems == ()
 
 
 def test_a_column_of_numbers_is_not_one_of_hard_negatives(load, error_of):
     rows = [(f"x{i}", f"y{i}", number) for i, number in enumerate(("3.5", "-1", "1e-3", "12 %", "$1,000.50"))]
-    with_text = [(*row[:2], "z", row[2]) for row in rows]
-    for header, table, problem in (
-        (("a", "b", "sim"), rows, "'sim' should contain sentences but has numbers: '3.5', '-1', '1e-3'; name it"),
-        (("a", "pos_1", "pos_2", "neg"), with_text, "leave it out: keep only the columns a, pos_1"),
-        (("a", "b", "neg_1", "neg_2"), [(*"xyz", "7"), (*"xyz", "8")], "has numbers: '7', '8'; leave it out"),
-    ):  # fmt: skip
-        message = error_of("a.csv", [header, *table])
-        assert problem in message and "training file " in message, message
+    message = error_of("a.csv", [("a", "b", "sim"), *rows])
+    assert "'sim' should contain sentences but has numbers: '3.5', '-1', '1e-3'; name it" in message
+    assert "has numbers: '7', '8'; leave" in error_of("a.csv", [("a", "b", "neg_1", "neg_2"), *("xyz7", "xyz8")])
     assert load("b.csv", [("a", "b", "sim"), *rows, ("x", "y", "2 men")]).roles[2] == "negative"
     problems = load("d.csv", [("a", "pos_1", "pos_2"), *rows]).problems
     assert any("'pos_2' should contain sentences but has numbers" in problem for problem in problems)
 
 
-def test_labels_that_do_not_say_which_pairs_are_similar_are_told(load, tmp_path):
-    for cell, other, is_said in (("1", "0", True), ("true", "false", True), ("duplicate", "not_duplicate", False)):
-        loaded = load("a.csv", [("a", "b", "label"), ("x", "y", cell), ("z", "w", other)])
-        said = [f"the column 'label' has {other} and {cell}, which are read as scores: {cell} for a similar pair"]
-        assert list(loaded.problems) == said[:is_said]
-        found = [one.text for one in doctor(tmp_path / "a.csv", CheckSettings()) if one.what == "scores"]
-        assert found == said[:is_said]
-
-
 def test_a_header_that_is_a_sentence_is_known():
-    assert "('A man walks home')" in header_problems(Path("a.csv"), ["A man walks home", "b"])[0].text
-    assert "('It rains.')" in header_problems(Path("a.TSV"), ["a", "It rains."])[0].text
-    assert header_problems(Path("a.csv"), ["first sentence", "second"]) == []
-    for said in ("下雨了。", "बारिश हुई।", "هل نزل المطر؟", "Շունը վազում է։", "昨天下雨了吗？", "สุนัขวิ่งบนหญ้าแห้ง"):
-        assert f"({said!r})" in header_problems(Path("a.csv"), ["a", said])[0].text
-    for name in ("句子", "ประโยคที่หนึ่ง", "جملة أولى", "वाक्य", "문장", "предложение", "Überschriftentexte", "标签："):
+    for said in ("A man walks home", "It rains.", "下雨了。", "هل نزل المطر؟", "สุนัขวิ่งบนหญ้าแห้ง"):
+        assert f"({said!r})" in header_problems(Path("a.TSV"), ["a", said])[0].text
+    for name in ("first sentence", "句子", "ประโยคที่หนึ่ง", "جملة أولى", "Überschriftentexte", "标签："):
         assert header_problems(Path("a.csv"), [name, "b"]) == []
     assert header_problems(Path("a.jsonl"), ["the name of a key"]) == []
 
@@ -164,39 +121,24 @@ def written(rows, **settings):
 JSON = [json.dumps({"anchor": first, "positive": second}) for first, second in BARE]
 OTHERS = {
     "tabs.txt": ("tabs", joined("\t", PAIRS)),
-    "numbered.txt": ("tabs", [f"{i}\t{text}" for i, text in enumerate(SENTENCES[:30])]),
     "objects.txt": ("JSON", JSON),
-    "arrays.txt": ("JSON", [json.dumps(pair) for pair in PAIRS]),
     "array.txt": ("JSON", json.dumps([{"anchor": first} for first, _ in PAIRS], indent=1).splitlines()),
-    "quoted.txt": ("commas", written([HEADER, *PAIRS], quoting=csv.QUOTE_ALL)),
-    "some-quoted.txt": ("commas", written([(f"{first}, really", second) for first, second in BARE])),
-    "needed-quotes.txt": ("commas", written([HEADER, *PAIRS])),
     "needed-quotes.tsv": ("commas", written([HEADER, *PAIRS])),
-    "commas.txt": ("commas", joined(",")),
     "semicolons.txt": ("semicolons", joined(";")),
-    "bars.txt": ("vertical bars", joined("|")),
     "spaced-bars.txt": ("vertical bars", joined(" | ", PAIRS)),
     "in-quotes.txt": ("quotation marks", [f'"{first}"' for first, _ in BARE]),
-    "bars.csv": ("vertical bars", joined("|")),
     "objects.csv": ("JSON", JSON),
-    "single.csv": ("quotation marks", joined(",", [tuple(f"'{text}'" for text in pair) for pair in BARE])),
     "typographic.csv": ("quotation marks", joined(",", [tuple(f"“{text}”" for text in pair) for pair in BARE])),
-    "commas.tsv": ("commas", joined(",")),
-    "objects.tsv": ("JSON", JSON),
 }
 WHAT_IT_SAYS = {
     "prose.txt": SENTENCES,
-    "one.txt": ["A sentence, with a comma; and more."],
     "titles.txt": [f'"{first[:20]}" (Press, {1975 + i})' for i, (first, _) in enumerate(BARE)],
     "few.txt": ["red wine, beans", "green tea, milk, sugar", "an old house, a garden"],
     "listed.txt": [f"{first[:20]}, {second}" for first, second in BARE],
     "some-tabs.txt": [text + "\tx" * (i % 2) for i, text in enumerate(SENTENCES[:30])],
     "dialogue.txt": [f'"{text}", she said' if i % 2 else text for i, text in enumerate(SENTENCES[:30])],
     "good.csv": written([HEADER, *PAIRS]),
-    "one-column.csv": written([("text",), *((f"{text}, or not",) for text in SENTENCES[:30])]),
-    "good.tsv": joined("\t", BARE),
     "good.jsonl": JSON,
-    "sample.csv": (ROOT / "data/sample/triplets.csv").read_text(encoding="utf-8").splitlines(),
 }
 
 
@@ -226,26 +168,13 @@ def test_prose_and_right_names_are_not_told(lines_of):
     assert [name for name, lines in WHAT_IT_SAYS.items() if format_problem(lines_of(name, lines))] == []
 
 
-def test_encode_warns_of_columns_in_a_text_file(lines_of, tmp_path, caplog, tiny):
-    caplog.set_level(logging.WARNING)
-    for name, lines, said in (
-        ("tabs.txt", joined("\t")[:9], "tabs"),
-        ("a.dat", joined(",")[:9], "commas"),
-        ("prose", SENTENCES[:9], ""),
-    ):
-        path, encoding = lines_of(name, lines), EncodingArguments(output=str(tmp_path / f"{name}.npy"))
-        encode_file(tiny("bert"), path, encoding, EncoderArguments(pooler_type="avg"))
-        told = [message for message in caplog.messages if message.startswith(f"{path}: ")]
-        assert len(told) == (2 if said else 0) and all(said in message for message in told[:1])
-
-
 def test_a_table_is_not_a_text_file(write):
-    for name in ("a.csv", "a.TSV", "a.json", "a.jsonl.gz", "a.parquet"):
+    for name in ("a.csv", "a.TSV", "a.jsonl.gz", "a.parquet"):
         path = write(name, b"text\na sentence\n")
         with pytest.raises(UserError, match=r"is a table \(\..*\), whose columns are not read here; give a text file"):
             TextFile.read(path, 4)
-        with pytest.raises(UserError, match="is a table"):
-            read_sentences(path, "corpus")
+    with pytest.raises(UserError, match="is a table"):
+        read_sentences(path, "corpus")
     assert TextFile.read(write("a.TSV", "text\na sentence\n"), 4, tabs=True).lines == 2
 
 

@@ -1,6 +1,5 @@
 """What each column of training data is, by names and cells, in files and in Python objects; labels and classes."""
 
-import datasets
 import pandas as pd
 import pytest
 import torch
@@ -8,7 +7,7 @@ from method_models import with_encoder
 
 from dcpcse.data import tables, training_data
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.columns import CLASSES, LABEL, SCHEMES, Columns, describe_labels, header_of, negatives_in
+from dcpcse.data.columns import CLASSES, LABEL, SCHEMES, Columns, header_of, negatives_in
 from dcpcse.data.training_data import load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
@@ -20,25 +19,18 @@ SEVERAL = ("anchor", "positive", "negative_1", "negative_2", "negative_3")
 
 def test_the_role_of_a_column_follows_from_the_names():
     for names, *roles in [
-        ("a", "anchor"),
         ("class", "anchor"),
-        ("positive", "anchor"),
         ("a b", "anchor", "positive"),
         ("a Class", "anchor", "class"),
         ("a LABEL", "anchor", "class"),
-        ("a b c", "anchor", "positive", "negative"),
         ("a b negative_1", "anchor", "positive", "negative"),
         ("a b Label", "anchor", "positive", "label"),
         ("a b score", "anchor", "positive", "score"),
-        ("a b negative_1 negative_2 negative_3", *SEVERAL),
         ("q p hard_neg_0 hard_neg_1 hard_neg_5", *SEVERAL),
         ("q p neg Neg2 hard_negative_1", *SEVERAL),
         ("a positive_1 b", "anchor", "positive", "negative"),
-        ("a positive_1 positive_2", "anchor", "positive_1", "positive_2"),
-        ("a positive positive_2", "anchor", "positive_1", "positive_2"),
         ("a pos Positive-7 hard_neg", "anchor", "positive_1", "positive_2", "negative"),
         ("q POS-0 pos1 neg_1 neg_2", "anchor", "positive_1", "positive_2", *SEVERAL[2:4]),
-        ("Anchor Positive Negative", "anchor", "positive", "negative"),
     ]:
         assert header_of(names.split(), UserError).roles == tuple(roles), names
     assert header_of(["q", "p", "neg 1", "hard negative 1"], UserError).roles == SEVERAL[:4]
@@ -46,36 +38,17 @@ def test_the_role_of_a_column_follows_from_the_names():
 
 REFUSED = [  # names, problem
     ("a b c d", r"found 4 columns \['a', 'b', 'c', 'd'\]; keep 1 .* or more .*negative_1"),
-    ("negative_1 a b c", "found 4 columns"),
     ("a b negative_1 source", "'source' of .* has neither a name of positives .* nor of hard negat"),
     ("a positive_1 paraphrase positive_2", "'paraphrase' of .* has neither .* rename it .* or remove"),
-    ("a b negative_1 positive_1", "'b' of .* has neither a name"),
-    ("id a positive_1 positive_2", "'a' of .* has neither a name"),
     ("a b negative_1 score", "'score' of .* cannot be combined with hard negatives; remove it"),
     ("a positive_1 positive_2 Class", "'Class' of .* cannot be combined with several positives; remov"),
-    ("a positive_1 positive_2 label", "'label' of .* cannot be combined with several positives; remov"),
     ("class a", "'class' of .* is not the second of two; give a sentence and its class in two"),
-    ("a b class", "'class' of .* is not the second of two"),
-    ("a class negative_1 negative_2", "'class' of .* is not the second of two"),
-    ("class positive_1 positive_2", "'class' of .* is not the second of two"),
     ("label a", "'label' of .* is not the second; give a sentence and its class in two columns"),
-    ("label class", "'label' of .* is not the second"),
-    ("a score", "'score' of .* is not the third"),
     ("label a b", "'label' of .* is not the third; .* rename"),
-    ("a Score b", "'Score' of .* is not the third"),
-    ("score a label", "'score' of .* is not the third"),
     ("a b positive_2", r"'positive_2' of .* is read as the negative, since .* or rename them"),
-    ("a negative positive", "'negative' of .* is read as the positive"),
-    ("a neg_1", "'neg_1' of .* is read as the positive"),
     ("a positive_1 negative positive_2", "'positive_2' of .* is read as the negative"),
-    ("a negative_1 positive_1 positive_2", "'negative_1' of .* is read as the positive"),
-    ("positive_1 positive_2 positive_3", "'positive_1' of .* is read as the anchor"),
-    ("positive_1 positive_2 anchor", "'positive_1' of .* is read as the anchor"),
     ("positive Anchor", "'positive' of .* is read as the anchor, .* order anchor, positive, negat"),
-    ("hard_neg class", "'hard_neg' of .* is read as the anchor"),
-    ("text anchor neg_1 neg_2", "'anchor' of .* is read as the positive"),
     ("id anchor positive", "'anchor' of .* is read as the positive, .*; remove the column 'id'$"),
-    ("id anchor label", "'anchor' of .*; remove the column 'id'$"),
     ("id url anchor pos_1 pos_2", "'anchor' of .*; remove the columns 'id', 'url'$"),
 ]
 
@@ -84,14 +57,12 @@ def test_names_that_leave_a_doubt_are_refused(load):
     for names, problem in REFUSED:
         with pytest.raises(UserError, match=problem):
             header_of(names.split(), UserError, ["a cell"] * len(names.split()))
-    for names in (["positive", "anchor"], ["positive_1", "positive_2", "anchor"]):
-        given = [[f"{column} {i}" for column in names] for i in range(2)]
-        problem = f"the column '{names[0]}' of .* is read as the anchor"
-        for name in ("a.csv", "a.jsonl"):
-            with pytest.raises(UserError, match=f"line [12]: {problem}"):
-                load(name, [names, *given])
-        with pytest.raises(UserError, match=f"train_data: {problem}"):
-            load(pd.DataFrame(given, columns=names))
+    names, cells, problem = ["positive", "anchor"], [["a", "b"]], "the column 'positive' of .* is read as the anchor"
+    for name in ("a.csv", "a.jsonl"):
+        with pytest.raises(UserError, match=f"line [12]: {problem}"):
+            load(name, [names, *cells])
+    with pytest.raises(UserError, match=f"train_data: {problem}"):
+        load(pd.DataFrame(cells, columns=names))
 
 
 def columns_of(roles, *rows):
@@ -118,31 +89,11 @@ def test_all_columns_of_positives_and_hard_negatives_are_read_in_files_and_objec
         assert load(data).dataset.to_dict() == loaded.dataset.to_dict()
 
 
-def test_a_message_says_how_to_pick_the_columns_of_an_object(load):
-    frame = pd.DataFrame([("a", "b", "c", "d")], columns=["anchor", "pos_1", "positive", "negative"])
-    pairs = pd.DataFrame([("x", "a", "b")], columns=["id", "anchor", "positive"])
-    for data, pick in (
-        (frame.assign(source="wiki"), 'for instance train_data[["anchor", "pos_1", "positive", "negative"]]'),
-        (pairs, 'remove the column \'id\', for instance train_data[["anchor", "positive"]]'),
-        (pairs.assign(negative_1="c", negative_2="d"), '[["anchor", "positive", "negative_1", "negative_2"]]'),
-        (frame[["anchor", "negative", "pos_1"]].rename(columns={"negative": "neg"}), "is read as the positive"),
-    ):
-        with pytest.raises(UserError) as caught:
-            load(data)
-        assert pick in str(caught.value)
-    load(pairs[["anchor", "positive"]])
-
-
 def test_columns_are_their_names_and_know_their_labels():
-    columns = Columns.of(["anchor", "positive", "label"])
-    assert list(columns) == ["anchor", "positive", "label"]
-    assert (columns.label, columns.sentences, columns.classes) == ("label", ("anchor", "positive"), ())
-    known = Columns(columns, ["neutral"])
-    assert Columns.of(known) is known
-    assert (known.classes, known.scores) == (("neutral",), ())
-    assert Columns(["anchor"]).label is None
+    known = Columns(["anchor", "positive", "label"], ["neutral"])
+    assert list(known) == ["anchor", "positive", "label"] and Columns.of(known) is known
+    assert (known.label, known.sentences, known.classes) == ("label", ("anchor", "positive"), ("neutral",))
     assert negatives_in(["negative", "negative_10", "negated", "negative_copy"]) == ("negative", "negative_10")
-    assert Columns(SEVERAL).kinds == {"anchor", "positive", "negative"}
 
 
 # Labels and scores
@@ -168,11 +119,9 @@ def test_a_third_column_named_label_has_classes_and_one_named_score_has_numbers(
     assert loaded.roles.sentences == ("anchor", "positive")
     found = {"row": 1, "item" if name == "a.json" else "line": 3 - (name[2] == "j"), "anchor": "a dog"}
     assert loaded.locate([1]) == [found | {"positive": "a cat", "label": "contradiction"}]
-    for label in ("-", "1", "entails"):
-        with pytest.raises(UserError) as refusal:
-            load(name, [("s1", "s2", "label"), *PAIRS, ("x", "y", label)])
-        line = {"a.json": "item 4", "a.jsonl": "line 4"}.get(name, "line 5")
-        assert f"{name}, {line}: the label '{label}' is not one of contradiction, entailment" in str(refusal.value)
+    line = {"a.json": "item 4", "a.jsonl": "line 4"}.get(name, "line 5")
+    with pytest.raises(UserError, match=f"{name}, {line}: the label '1' is not one of contradiction, entailment"):
+        load(name, [("s1", "s2", "label"), *PAIRS, ("x", "y", "1")])
     loaded = load(name, [("s1", "s2", "score"), *SCORED])
     assert loaded.dataset["score"][:] == [4.25, 1.0, 0.0]
     assert loaded.roles == ("anchor", "positive", "score")
@@ -191,17 +140,14 @@ def test_capitals_make_no_difference_and_rows_without_a_label_are_dropped(load):
 
 
 def test_labels_and_scores_that_cannot_be_are_refused(load):
-    scores = {"high": "3.5", "3,5": "", "nan": "", "inf": "", "1_0": "", "4.2 of 5": "", "3_5": "3.5"}
-    scores |= {"Neutral": "rename the column to label", "good": "1 and 0 for true and false"}
-    for score, remedy in scores.items():
-        with pytest.raises(UserError, match=rf"line 3: the score '{score}' is not a number; .*{remedy}"):
+    for score in ("high", "3,5", "nan", "inf", "1_0", "4.2 of 5", "Neutral"):
+        with pytest.raises(UserError, match=rf"line 3: the score '{score}' is not a number; "):
             load("a.tsv", third("score", 1, score))
-    for label in ("2", "0.5", "good", "related", "-1", 2, 0.5):
+    for label in ("2", "0.5", "related", 2):
         with pytest.raises(UserError, match=f"the label '{label}' is not one of .*numbers.*: to score if it contains"):
             load("a.jsonl", third("label", label))
-    for value in ([1], {"a": 1}):
-        with pytest.raises(UserError, match="line 1, column 'score': expected a string"):
-            load("a.jsonl", third("score", value))
+    with pytest.raises(UserError, match="line 1, column 'score': expected a string"):
+        load("a.jsonl", third("score", [1]))
 
 
 def test_a_second_reading_knows_the_labels(load, cache, tmp_path, monkeypatch):
@@ -213,28 +159,22 @@ def test_a_second_reading_knows_the_labels(load, cache, tmp_path, monkeypatch):
     assert [one.repeats for one in again] == [one.repeats for one in first]
 
 
-@pytest.mark.parametrize("name", ["label", "similar", "hard_neg", "positive"])
+@pytest.mark.parametrize("name", ["similar", "hard_neg"])
 def test_a_third_column_of_0_and_1_is_one_of_scores(load, name):
     for kind, cells in (("a.csv", (1, 0, 1)), ("a.jsonl", (1, 0, 1)), ("b.jsonl", ("1", "0", "1"))):
         loaded = load(kind, third(name, *cells))
         assert loaded.roles == ("anchor", "positive", "score")
         assert (loaded.dataset["score"][:], loaded.scores) == ([1.0, 0.0, 1.0], (0.0, 1.0))
-    columns = {"a": ["x", "y"], "b": ["z", "w"], name: [0, 1]}
-    for data in (pd.DataFrame(columns), datasets.Dataset.from_dict(columns)):
-        assert load(data).dataset["score"][:] == [0.0, 1.0]
-    for cell in ("2", "0.5", "neutral", "A sentence."):
+    for cell in ("2", "0.5", "A sentence."):
         with pytest.raises(UserError, match=f"line 3: .* 'same' has 0 or 1 in the first row, .* here it has '{cell}'"):
             load("a.csv", third("same", "0", cell))
 
 
 FURTHER_FORMS = {  # of the words of SCHEMES
     "not_entailment": ("not-entailment", "Non-Entailment"),
-    "not_duplicate": ("non-duplicate", "NOT DUPLICATE"),
+    "not_duplicate": ("non-duplicate",),
     "not_similar": ("dissimilar", "not similar"),
-    "false": ("FALSE",),
-    "no": ("No",),
-    "0": ("0.0",),
-    "1": ("1.0",),
+    **{"no": ("No",), "0": ("0.0",), "1": ("1.0",)},
 }
 
 
@@ -243,15 +183,13 @@ def test_two_labels_are_scores_whose_direction_is_that_of_the_words(load):
         for one, zero in [(similar, form) for form in (other, *FURTHER_FORMS.get(other, ()))] + [
             (form, other) for form in FURTHER_FORMS.get(similar, ())
         ]:
-            assert load("a.csv", third("label", one, one.upper(), zero)).dataset["score"][:] == [1.0, 1.0, 0.0]
-            assert load("a.csv", third("label", zero, one, one)).dataset["score"][:] == [0.0, 1.0, 1.0]
+            assert load("a.csv", third("label", zero, one, one.upper())).dataset["score"][:] == [0.0, 1.0, 1.0]
 
 
 def test_a_label_is_the_same_as_text_as_a_number_and_as_a_boolean(load):
-    for name in ("a.json", "a.jsonl"):
-        for labels in [(True, False), (1, 0), (1.0, 0.0), ("true", False), ("1", 0.0)]:
-            for header in ("label", "score"):
-                assert load(name, third(header, *labels)).dataset["score"][:] == [1.0, 0.0]
+    for labels in [(True, False), (1, 0), (1.0, 0.0), ("true", False), ("1", 0.0)]:
+        for header in ("label", "score"):
+            assert load("a.jsonl", third(header, *labels)).dataset["score"][:] == [1.0, 0.0]
 
 
 def test_entailment_alone_is_a_relation_and_later_rows_decide(load, monkeypatch):
@@ -265,33 +203,17 @@ def test_entailment_alone_is_a_relation_and_later_rows_decide(load, monkeypatch)
 
 
 def test_labels_of_two_schemes_are_refused(load):
-    for other in ("neutral", "no", "0", "maybe"):
-        with pytest.raises(UserError, match=f"line 3: .*not_duplicate or duplicate in the first row, .* '{other}'"):
-            load("a.csv", third("label", "duplicate", other))
+    with pytest.raises(UserError, match=r"line 3: .*not_duplicate or duplicate in the first row, .* 'no'"):
+        load("a.csv", third("label", "duplicate", "no"))
 
 
 def test_classes_are_one_class_in_each_of_their_forms(load):
     cells = ("1", "1.0", 1, 1.0, "true", "True", "TRUE", True, "2.0.1", "Sport")
-    for name in ("a.csv", "a.jsonl"):
-        loaded = load(name, [("text", "class"), *((f"x{i}", cell) for i, cell in enumerate(cells))])
-        assert loaded.classes == {"1": 4, "2.0.1": 1, "Sport": 1, "true": 4}
-    for cell, is_refused in {"0.5": True, "-1.25": True, "2": False, "3.11.1": False}.items():
-        rows = [("text", "label"), ("x", "a"), ("y", cell)]
-        if is_refused:
-            with pytest.raises(UserError, match=r"line 3: found .* as a class; give every class as a word"):
-                load("a.csv", rows)
-        else:
-            assert load("a.csv", rows).dataset["class"][1] == cell
-
-
-def test_the_classes_are_told_in_plain_numbers():
-    for counts, text in {
-        (80,): "1 class of 80 sentences",
-        (1, 1, 1): "3 classes of 1 sentence each",
-        (1_500, 1_500): "2 classes of 1,500 sentences each",
-        (1, 3): "2 classes of 1 to 3 sentences",
-    }.items():
-        assert describe_labels({str(i): count for i, count in enumerate(counts)}, ()) == text
+    loaded = load("a.jsonl", [("text", "class"), *((f"x{i}", cell) for i, cell in enumerate(cells))])
+    assert loaded.classes == {"1": 4, "2.0.1": 1, "Sport": 1, "true": 4}
+    for cell in ("0.5", "-1.25"):
+        with pytest.raises(UserError, match=r"line 3: found .* as a class; give every class as a word"):
+            load("a.csv", [("text", "label"), ("x", "a"), ("y", cell)])
 
 
 # On the way to a method

@@ -141,24 +141,15 @@ def test_classes_and_scores_of_all_sets_are_summed_up(load, caplog):
     assert columns.classes == ("b", "g", "r")
 
 
-@pytest.mark.parametrize(
-    ("others", "found"),
-    [(["a", "b"], "anchor"), ({"a": ["u", "v"], "b": ["w", "x"], "score": [1, 2]}, "anchor, positive, score")],
-)
-def test_other_columns_than_hard_negatives_are_refused(load, others, found):
-    with pytest.raises(UserError, match=rf"(has the columns|another one) {found}.*differ only in the number of hard"):
-        make_mixture(TrainingSets.of({"pairs": load(PAIRS), "others": load(others)}), 5)
+def test_other_columns_than_hard_negatives_are_refused(load):
+    for others, found in ((["a", "b"], "anchor"), ([("u", "w", 1.0), ("v", "x", 2.0)], "anchor, positive, score")):
+        with pytest.raises(UserError, match=rf"(has the columns|another one) {found}.*differ only in the number of h"):
+            make_mixture(TrainingSets.of({"pairs": load(PAIRS), "others": load(others)}), 5)
 
 
 def test_a_dict_is_several_sets_if_none_of_its_values_is_a_column():
     frame = pd.DataFrame(TRIPLETS)
-    for data in (
-        {"x": PAIRS, "y": frame},
-        {"x": "a.csv"},
-        {"x": TRIPLETS},
-        {"x": iter(PAIRS)},
-        {"x": np.array(PAIRS)},
-    ):
+    for data in ({"x": PAIRS, "y": frame}, {"x": "a.csv"}, {"x": SETS}, {"x": iter(PAIRS)}, {"x": np.array(PAIRS)}):
         assert is_several(data)
     for data in (TRIPLETS, PAIRS, frame, frame["a"], {}, {"text": ["a"], "class": [1]}, {"x": frame["a"]}):
         assert not is_several(data)

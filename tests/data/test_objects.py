@@ -38,19 +38,11 @@ class MapStyle:
 
 
 def test_the_rows_of_every_kind_of_object_are_read_in_order():
-    unnamed = (
-        PAIRS,
-        tuple(map(list, PAIRS)),
-        collections.deque(PAIRS),
-        np.array(PAIRS),
-        MapStyle(),
-        pd.DataFrame(PAIRS),
-    )
+    unnamed = (PAIRS, collections.deque(map(list, PAIRS)), np.array(PAIRS), MapStyle(), pd.DataFrame(PAIRS))
     named = (
         [{"anchor": "a", "positive": "b"}, {"positive": "d", "anchor": "c"}],
         NAMED,
         {"anchor": np.array(["a", "c"]), "positive": pd.Series(["b", "d"])},
-        pd.DataFrame(NAMED),
         pd.DataFrame(NAMED, index=[7, 3]),
         pl.DataFrame(NAMED),
         pa.table(NAMED),
@@ -61,7 +53,7 @@ def test_the_rows_of_every_kind_of_object_are_read_in_order():
         STREAM.with_format("arrow"),
     )
     renamed = DATASET.with_transform(lambda batch: {"text": batch["anchor"], "next": batch["positive"]})
-    cases = [*((data, None) for data in (*unnamed, pd.DataFrame(PAIRS))), *((data, tuple(NAMED)) for data in named)]
+    cases = [*((data, None) for data in unnamed), *((data, tuple(NAMED)) for data in named)]
     for data, columns in (*cases, (renamed, ("text", "next"))):
         for _ in range(2):  # none of these is used up
             table = open_table(data, "train_data")
@@ -86,44 +78,24 @@ def test_an_iterator_is_taken_once_and_only_its_first_row_before_rows_are_wanted
     assert (next(table.rows), next(table.rows), len(taken)) == ((1, ["0"]), (2, ["1"]), 2)
 
 
-def test_the_kind_says_type_and_number_of_rows():
-    kinds = [open_table(data, "x").kind for data in (["a"] * 1_000, pd.DataFrame(NAMED), NAMED, iter("a"))]
-    assert kinds == ["list of 1,000 rows", "DataFrame of 2 rows", "dict of 2 rows", "str_ascii_iterator"]
-
-
 REFUSED = [  # object, what the message begins and ends with
-    ("a sentence", "expected rows but found the string 'a sentence'; give a list of sentences, pairs or triples, a "
-     "dict of columns, a DataFrame, a datasets.Dataset or a generator of rows"),
+    ("a sentence", "expected rows but found the string 'a sentence'; give a list of sentences, pairs or triples, a "),
     (Path("x.csv"), "expected rows but found a PosixPath", "; give a list"),
-    (b"abc", "expected rows but found bytes b'abc'"),
-    (3, "expected rows but found the number 3"),
-    (True, "expected rows but found True"),
-    (None, "expected rows but found None"),
     (np.float64(2.5), "expected rows but found the number 2.5"),
-    (object(), "expected rows but found an object"),
     (pl.LazyFrame({"a": ["b"]}), "the rows of a LazyFrame are not computed yet", "train_data.collect()"),
     (np.zeros((1, 1, 1)), "expected 1 or 2 dimensions but found an array of 3"),
     ({"a"}, "a set has no order", "sorted(train_data)"),
-    (lambda: iter("ab"), "expected rows but found a function", "call it: train_data()"),
-    (MapStyle, "expected rows but found the class MapStyle", "call it: train_data()"),
     (datasets.DatasetDict(test=DATASET, train=DATASET), "expected rows but found a DatasetDict", "data['train']"),
     ([], "the list is empty; give at least one row"),
-    (iter([]), "the list_iterator is empty, or has been read before"),
-    (pd.DataFrame(), "the DataFrame is empty"),
-    (DATASET.select([]), "the Dataset is empty"),
-    ({}, "the dict is empty; give at least one column"),
-    ([()], "row 1 has no columns"),
     ([{}], "row 1: found an object without keys"),
     ({"anchor": ["a"], "positive": ["b", "c"]}, "column 'positive' has 2 rows, column 'anchor' has 1"),
     ({"anchor": "a"}, "expected a list of cells as column 'anchor' but found the string 'a'"),
-    ({3: ["a"]}, "expected column names that are strings but found the number 3; rename it"),
     (pd.DataFrame({"a": ["x"], 3: ["y"]}), "expected column names that are strings", "train_data.columns = [...]"),
     (pd.DataFrame(NAMED).set_index("anchor"), "the index of the DataFrame contains text", "reset_index(drop=True)"),
-    ([("a", "b", "c"), ("a", "b", "c"), ("a", "b")], "row 3: expected 3 cells, one for each of ['anchor', 'positive'"),
     (["a", ("a", "b")], "row 2: expected 1 cell, one for each of ['text'], but found 2"),
     ([{"a": "x"}, {"b": "y"}], "row 2: expected the keys ['a'], as in the first row, but found ['b']"),
     ([{"a": "x"}, "y"], "row 2: expected an object with keys but found the string 'y'"),
-]  # fmt: skip
+]
 
 
 def test_an_object_without_even_rows_is_refused_in_one_line():
@@ -137,7 +109,6 @@ def test_an_object_without_even_rows_is_refused_in_one_line():
 
 def test_a_cell_that_is_not_text_is_refused_with_row_and_column():
     for cell, message in (
-        (3, "expected a string but found the number 3; convert it by str()"),
         (True, "expected a string but found True; convert it by str()"),
         (np.int64(3), "expected a string but found the number 3; convert it by str()"),
         (b"x", "expected a string but found bytes b'x'; decode it by .decode()"),
@@ -146,20 +117,12 @@ def test_a_cell_that_is_not_text_is_refused_with_row_and_column():
         ("x\0", "found \\u0000, which is not a character; remove it"),
         ("\ud800", "found \\ud800, which is not a character; remove it"),
     ):
-        more = ', or leave the column out: only "anchor"' if message.endswith("str()") else ""
-        for data, place, end in (([("a", cell)], "2", ""), ([{"anchor": "a", "positive": cell}], "'positive'", more)):
+        for data, place in (([("a", cell)], "2"), ([{"anchor": "a", "positive": cell}], "'positive'")):
             with pytest.raises(UserError) as caught:
                 open_table(data, "train_data").text(5, 1, cell)
-            assert str(caught.value).startswith(f"train_data: row 5, column {place}: {message}{end}")
-    table = {"id": [1], "anchor": ["a"]}
-    for picked, data in {
-        'train_data[["anchor"]]': pd.DataFrame(table),
-        'train_data.select(["anchor"])': pl.DataFrame(table),
-        'train_data.select_columns(["anchor"])': datasets.Dataset.from_dict(table),
-    }.items():
-        with pytest.raises(UserError) as caught:
-            open_table(data, "train_data").text(1, 0, 1)
-        assert str(caught.value).endswith(f"leave the column out: {picked}")
+            assert str(caught.value).startswith(f"train_data: row 5, column {place}: {message}")
+    with pytest.raises(UserError, match=r'leave the column out: train_data\[\["anchor"\]\]$'):
+        open_table(pd.DataFrame({"id": [1], "anchor": ["a"]}), "train_data").text(1, 0, 1)
 
 
 def test_missing_cells_of_every_library_are_empty_strings():

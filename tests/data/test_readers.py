@@ -26,10 +26,6 @@ def rows(loaded):
 
 CONTENTS = [  # name, content, rows, and what else is found
     ("a.txt", "one\ntwo\n", ["one", "two"], {"columns": ("text",)}),
-    ("a.csv", "sentence\none\ntwo\n", ["one", "two"], {"columns": ("sentence",)}),
-    ("a.tsv", "sentence\none\ntwo\n", ["one", "two"], {"columns": ("sentence",)}),
-    ("a.json", '[{"s": "one"}, {"s": "two"}]', ["one", "two"], {"columns": ("s",)}),
-    ("a.jsonl", '{"s": "one"}\n{"s": "two"}\n', ["one", "two"], {"columns": ("s",)}),
     # Objects have the order of the first one
     ("a.csv", "x,y\n1,2\n3,4\n", [("1", "2"), ("3", "4")], {"columns": ("x", "y"), "roles": ("anchor", "positive")}),
     ("a.tsv", "x\ty\n1\t2\n3\t4\n", [("1", "2"), ("3", "4")], {"columns": ("x", "y")}),
@@ -37,33 +33,23 @@ CONTENTS = [  # name, content, rows, and what else is found
     ("b.json", '{"x": "1", "y": "2"}\n{"y": "4", "x": "3"}\n', [("1", "2"), ("3", "4")], {"columns": ("x", "y")}),
     ("a.jsonl", '{"x": "1", "y": "2"}\n{"y": "4", "x": "3"}\n', [("1", "2"), ("3", "4")], {}),
     ("a.csv", "sent0,sent1,hard_neg\na,b,c\n", [("a", "b", "c")], {"roles": ("anchor", "positive", "negative")}),
-    ("a.tsv", "sent0\tsent1\thard_neg\na\tb\tc\n", [("a", "b", "c")], {"columns": ("sent0", "sent1", "hard_neg")}),
-    ("a.jsonl", '{"sent0": "a", "sent1": "b", "hard_neg": "c"}\n', [("a", "b", "c")], {}),
     # Names
     ("A.TXT", "s\none\n", ["s", "one"], {}),
     ("a.Csv", "s\none\n", ["one"], {}),
-    ("a.TSV", "s\none\n", ["one"], {}),
-    ("a.JSON", '{"s": "one"}\n', ["one"], {}),
     ("a.JsonL", '{"s": "one"}\n', ["one"], {}),
-    ("my_tsv_pairs.csv", "x\ty\na, b\tc\n", [("a, b", "c")], {}),
     ("TSV.csv", "x\ty\na, b\tc\n", [("a, b", "c")], {}),
     ("a.csv", "s,S\na,b\n", [("a", "b")], {"columns": ("s", "S")}),
     # Cells of a million characters
     ("a.txt", f"{LONG}\nb\n", [LONG.strip(), "b"], {}),
     ("a.csv", f"s\n{LONG}\nb\n", [LONG.strip(), "b"], {}),
-    ("a.tsv", f's\n"{LONG}"\nb\n', [LONG.strip(), "b"], {}),
     ("a.jsonl", f'{{"s": "{LONG}"}}\n{{"s": "b"}}\n', [LONG.strip(), "b"], {}),
     # Only outer white space is removed, and only newlines end a line
     ("a.csv", "x,y\n  a  b ,\u3000c\xa0\t\n", [("a  b", "c")], {}),
-    ("a.txt", " South Australia (SA)  has \n", ["South Australia (SA)  has"], {}),
     ("a.txt", "a\rb\nc\n", ["a b", "c"], {}),
     *((name, "x\na\rb\nc\n", ["a b", "c"], {}) for name in ("a.csv", "a.tsv")),
     ("a.txt", "a\r\nb\r\n", ["a", "b"], {}),
-    ("a.csv", "x\r\na\r\nb\r\n", ["a", "b"], {}),
-    ("a.jsonl", '{"x": "a"}\r\n{"x": "b"}\r\n', ["a", "b"], {}),
-    ("a.txt", "a\nb", ["a", "b"], {}),
-    ("a.csv", "x\na\nb", ["a", "b"], {}),
-    ("a.jsonl", '{"x": "a"}\n{"x": "b"}', ["a", "b"], {}),
+    ("a.csv", "x\r\na\r\nb", ["a", "b"], {}),
+    ("a.jsonl", '{"x": "a"}\r\n{"x": "b"}', ["a", "b"], {}),
     # A byte order mark
     ("a.txt", "\ufeffé\n", ["é"], {}),
     ("a.csv", '\ufeff"x"\né\n', ["é"], {"columns": ("x",)}),
@@ -75,13 +61,11 @@ CONTENTS = [  # name, content, rows, and what else is found
     ("a.csv", "x,y\na 5\" pipe,it's\n", [('a 5" pipe', "it's")], {}),
     ("a.csv", 'x, y\n"a, b", "c, d"\n "e",   "f, g"\n', [("a, b", "c, d"), ("e", "f, g")], {}),
     *(("a.csv", f'x,y\n"a{end}b",c\nd,e\n', [("a b", "c"), ("d", "e")], {}) for end in ("\n", "\r\n", "\r")),
-    ("a.jsonl", r'{"x": "a\nb\r\nc"}', ["a b c"], {}),
-    ("a.jsonl", r'{"x": "\ud83d\ude00"}', ["😀"], {}),
+    ("a.jsonl", r'{"x": "a\nb\r\nc\ud83d\ude00"}', ["a b c😀"], {}),
     # Rows with blank cells
     ("a.txt", "\none\n  \ntwo\n\t\u3000\n", ["one", "two"], {"dropped_lines": (1, 3, 5)}),
     ("a.csv", "x,y\n\na,b\nc,\n , \nd,e\n,,,\n", [("a", "b"), ("d", "e")], {"dropped_lines": (2, 4, 5, 7)}),
     ("one.csv", 'x\n""\na\n\n', ["a"], {"dropped_lines": (2, 4)}),
-    ("a.tsv", "x\ty\n\t\na\tb\n\t\t\t\n", [("a", "b")], {"dropped_lines": (2, 4)}),
     ("header.csv", "\n  \nx,y\na,b\n", [("a", "b")], {"dropped_lines": (1, 2)}),
     ("a.jsonl", '\n{"x": "a"}\n{"x": null}\n{"x": " "}\n \n', ["a"], {"dropped_lines": (1, 3, 4, 5)}),
     ("a.json", '[{"x": null},\n{"x": "a"}, {"x": ""}]', ["a"], {"dropped_lines": (1, 3), "unit": "item"}),
@@ -100,21 +84,19 @@ def test_every_format_is_read_as_it_is_written(load, caplog):
     assert {feature.dtype for feature in features.values()} == {"string"}
 
 
-@pytest.mark.parametrize(
-    ("name", "header", "row"),
-    [
-        ("a.txt", "", "{}\n"),
-        ("a.csv", "x\n", "{}\n"),
-        ("a.tsv", "x\n", "{}\n"),
-        ("b.csv", "x\n", '"{}"\n'),
-        ("a.jsonl", "", '{{"x": "{}"}}\n'),
-    ],
-)
-def test_cells_that_look_missing_numeric_or_like_several_lines_stay_text(load, name, header, row):
-    # JSON does not allow bare control characters below U+0020.
-    lines = [text for text in LINES_THAT_ONLY_LOOK_LIKE_SEVERAL if "json" not in name or text[1] >= " "]
-    texts = [*NOT_MISSING, *lines]
-    assert load(name, header + "".join(row.format(text) for text in texts)).dataset["anchor"][:] == texts
+def test_cells_that_look_missing_numeric_or_like_several_lines_stay_text(load):
+    for name, row in (
+        ("a.txt", "{}"),
+        ("a.csv", "{}"),
+        ("a.tsv", "{}"),
+        ("b.csv", '"{}"'),
+        ("a.jsonl", '{{"x": "{}"}}'),
+    ):
+        # JSON does not allow bare control characters below U+0020.
+        lines = [text for text in LINES_THAT_ONLY_LOOK_LIKE_SEVERAL if "json" not in name or text[1] >= " "]
+        texts, header = [*NOT_MISSING, *lines], ["x"] * ("sv" in name)
+        rows = "\n".join([*header, *map(row.format, texts)])
+        assert load(name, rows).dataset["anchor"][:] == texts
 
 
 def test_the_name_of_a_folder_does_not_decide_the_delimiter(tmp_path, cache):
@@ -132,27 +114,24 @@ def test_whatever_the_csv_module_writes_is_read_back(tmp_path, cache):
     assert rows(load_training_file(path, cache)) == expected
 
 
+PACKED = gzip.compress("".join(f"sentence {i}\n" for i in range(1_000)).encode())
 ROW = '{"x": "a", "y": "b"}\n'
 REFUSED = [  # name, content, and what the message has
-    *((name, "", "is empty") for name in ("a.txt", "a.csv", "a.tsv", "a.json", "a.jsonl")),
+    *((name, "", "is empty") for name in ("a.txt", "a.csv", "a.json", "a.jsonl")),
     *((name, f"{mark}\n \n\t\n", "blank") for name in ("a.txt", "a.csv", "a.json") for mark in ("", "\ufeff")),
-    *((name, "\ufeff", "blank") for name in ("a.txt", "a.csv")),
     ("a.csv", "x,y\n", "no rows follow the header"),
     ("a.csv", "x,y\na,\n,b\n", "all of its 2 rows"),
     ("a.json", "[]", "empty"),
-    *(("a.xlsx", "one\n", "is not supported; use one of", extension) for extension in readers.READERS),
+    ("a.xlsx", "one\n", "is not supported; use one of", *readers.READERS),
     ("a.zip.gz", "one\n", "is not supported"),
     ("noextension", "one\n", "has no extension; use one of"),
-    ("a.csv", "s,s\na,b\n", "line 1: the columns [", "have the name 's' twice"),
-    ("a.tsv", "x\ts\ts \na\tb\tc\n", "line 1", "have the name 's' twice"),
+    ("a.tsv", "x\ts\ts \na\tb\tc\n", "line 1: the columns [", "have the name 's' twice"),
     ("a.jsonl", '{"s": "a", " s": "b"}\n', "line 1", "have the name 's' twice"),
-    *(("a.csv", content, "line 1:", "empty name") for content in (",y\na,b\n", "x, \na,b\n", ",\na,b\n", '""\na\n')),
+    *(("a.csv", content, "line 1:", "empty name") for content in (",y\na,b\n", "x, \na,b\n", '""\na\n')),
     *(("a.csv", content, "name the file .tsv") for content in ("x\ty\na\tb\n", "x\ty\na, b\tc\n", "\nx\ty\na\tb\n")),
     ("a.csv", "x;y\na;b\n", "contains a semicolon"),
-    ("a.csv", "a,b,c,d\n1,2,3,4\n", "line 1", "found 4 columns ['a', 'b', 'c', 'd']"),
     ("a.jsonl", '{"a": "1", "b": "2", "c": "3", "d": "4"}\n', "found 4 columns ['a', 'b', 'c', 'd']"),
     ("a.csv", "x,y,z\na,b,c\nd,e\n", "line 3: expected 3 cells", "found 2; give each row as many, with cells that"),
-    ("a.csv", "x,y\na,b\nd, e,f\n", "line 3:", "found 3"),
     ("a.csv", "x\nOne, two\n", "line 2: expected 1 cell, one", "found 2"),
     ("a.tsv", "x\ty\na b\n", "line 2:", "found 1"),
     # Quotes
@@ -165,38 +144,31 @@ REFUSED = [  # name, content, and what the message has
     ("a.txt", "one\ntwo\ncafé\n".encode("latin-1"), "line 3:", "0xe9", "iconv"),
     ("a.csv", "x,y\na,b\ncafé,d\n".encode("latin-1"), "line 3:"),
     ("a.json", '[\n{"x": "café"}]'.encode("latin-1"), "line 2:"),
-    ("a.jsonl", '{"x": "a"}\n{"x": "café"}\n'.encode("latin-1"), "line 2:"),
-    *((name, "x\na\0b\n", "line 2:", "NUL") for name in ("a.txt", "a.csv", "a.tsv")),
+    *((name, "x\na\0b\n", "line 2:", "NUL") for name in ("a.txt", "a.csv")),
     *((name, '\n{"x": "a\0b"}\n', "line 2:", "NUL") for name in ("a.json", "a.jsonl")),
     *(("a.txt", "one\n".encode(encoding), "UTF-16") for encoding in ("utf-16", "utf-16-le", "utf-16-be")),
     ("a.txt", b'X\0\0\0\0\0\0\0{"__metadata__":{}}', "a.txt is not a text file"),
-    ("a.txt", b"PK\x03\x04\x14\0\n", "a.txt is not a text file"),
     ("a.txt", b"\x93NUMPY\x01\0v\0{}\n", "a.txt is not a text file"),
     ("a.txt", b"\x93quoted\x94\n", "line 1: byte 0x93 is not UTF-8"),
     # JSON
     ("a.jsonl", ROW + '{"x": "a", "y": 3}\n', "line 2, column 'y': expected a string but found the number 3; quote"),
-    ("a.jsonl", ROW + '{"x": "a", "y": true}\n', "line 2, column 'y'", "found True"),
-    ("a.jsonl", ROW + '{"x": "a", "y": ["a"]}\n', "line 2, column 'y'", "found a list"),
     ("a.json", '[{"x": "a"}, {"x": "b"},\n {"x": 3}]', "item 3, column 'x'"),
     ("a.jsonl", '{"x": "a"}\n\n{"x": "b"\n', "line 3: invalid JSON"),
     ("a.jsonl", '{"x": "a"}\n{"x": "b"} {"x": "c"}\n', "line 2: invalid JSON"),
-    ("a.json", '{"x": "a"}\nx\n', "line 2: invalid JSON"),
     ("a.json", '[{"x": "a"},\n{"x": "b"}\n', "line 2: invalid JSON"),
     ("a.json", '[\n{"x": "a"},\n{"x": "b}\n]', "line 3: invalid JSON"),
-    ("a.json", '{\n  "x": "a"\n}\n', "line 1: invalid JSON"),
     ("a.jsonl", "[" * 100_000, "line 1: unreadable JSON"),
     ("a.jsonl", '{"x": ' + "1" * 5000 + "}", "line 1: unreadable JSON"),
-    *(("a.jsonl", f"{value}\n", "line 1:", "object") for value in ('"text"', '["a", "b"]', "3", "{}")),
-    *(("a.jsonl", f"{ROW}{value}\n", "line 2:", "object") for value in ('"text"', '["a", "b"]', "3", "{}")),
-    *(
-        ("a.jsonl", f"{ROW}{row}\n", "line 2: expected the keys ['x', 'y']")
-        for row in ('{"x": "a"}', '{"x": "a", "z": "b"}', '{"x": "a", "y": "b", "z": "c"}', '{"X": "a", "y": "b"}')
-    ),
+    *(("a.jsonl", f"{value}\n", "line 1:", "object") for value in ('"text"', '["a", "b"]', "{}")),
+    *(("a.jsonl", f"{ROW}{value}\n", "line 2:", "object") for value in ('["a", "b"]', "3")),
+    ("a.jsonl", ROW + '{"x": "a"}\n', "line 2: expected the keys ['x', 'y']"),
     ("a.jsonl", '{"x": "a", "x": "b"}\n', "line 1: a key occurs twice in ['x', 'x']"),
     *(("a.jsonl", f'{{"x": "a"}}\n{{"x": "{code}"}}\n', "line 2, column", code) for code in (r"\u0000", r"\ud800")),
     # Packed files and Parquet
     ("t.csv.gz", gzip.compress(b"a,b\none,two\nthree\n"), "t.csv.gz, line 3: expected 2 cells"),
     ("t.txt.gz", b"text\n", "is not a complete gzip file"),
+    ("t.txt.gz", PACKED[:-9], "is not a complete gzip file"),
+    ("t.txt.gz", PACKED[:200] + bytes([PACKED[200] ^ 255]) + PACKED[201:], "is not a complete gzip file"),
     ("t.parquet", b"PAR1 but not Parquet", "is not a Parquet file"),
     ("t.parquet", [("text",), (1,), (2,)], "row 1, column 'text': expected a string but found the number 1"),
     ("t.parquet", [("a", "b"), (["p"], "x"), (["q"], "y")], "row 1, column 'a': expected a string but found a list"),
@@ -212,14 +184,15 @@ def test_what_cannot_be_read_is_refused_with_its_place(error_of):
 
 def test_paths_that_are_no_readable_file_are_refused(tmp_path, cache, write, without_rights, monkeypatch):
     write("closed.txt", "one\n").chmod(0)
-    for path, problem in (
-        (tmp_path / "no_such.txt", r"no_such\.txt does not exist"),
-        (tmp_path / ("a" * 5000 + ".txt"), "does not exist"),
-        (tmp_path, "folder"),
-        (tmp_path / "closed.txt", "cannot read"),
-    ):
+    names = {
+        "no_such.txt": "does not exist",
+        "a" * 5000 + ".txt": "does not exist",
+        "": "folder",
+        "closed.txt": "cannot",
+    }
+    for name, problem in names.items():
         with pytest.raises(UserError, match=problem):
-            load_training_file(path, cache)
+            load_training_file(tmp_path / name, cache)
     monkeypatch.setattr(readers, "decode_line", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
     with pytest.raises(UserError, match=r"cannot read .*a\.txt: Input/output error"):  # the cache is not blamed
         load_training_file(write("a.txt", "one\n"), cache)
@@ -228,27 +201,17 @@ def test_paths_that_are_no_readable_file_are_refused(tmp_path, cache, write, wit
 # Packed files and Parquet
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("t.txt", "one\n\ntwo\n"),
-        ("t.csv", 'a,b\n"one, 1",two\n,\nthree,four\n'),
-        ("t.jsonl", '{"anchor": "one", "positive": "two"}\n'),
-    ],
-)
-def test_a_packed_file_has_the_rows_and_the_digest_of_the_file_itself(write, cache, name, content):
+def test_a_packed_file_has_the_rows_and_the_digest_of_the_file_itself(write, cache):
+    name, content = "t.csv", 'a,b\n"one\n1",two\n,\nthree,four\n'
     plain = load_training_file(write(name, content), cache)
     packed = load_training_file(write(f"{name}.gz", gzip.compress(content.encode())), cache, refresh=True)
     assert list(packed.rows()) == list(plain.rows())
-    assert (packed.sha256, packed.dropped_lines) == (plain.sha256, plain.dropped_lines)
+    assert (packed.sha256, packed.dropped_lines) == (plain.sha256, plain.dropped_lines) == (plain.sha256, (4,))
     assert len(list(cache.glob("*.arrow"))) == 1
-    assert packed.locate([0]) == plain.locate([0])
-
-
-def test_a_damaged_packed_file_is_refused(error_of):
-    raw = gzip.compress("".join(f"sentence {i}\n" for i in range(1_000)).encode())
-    for damaged in (raw[:-9], raw[:200] + bytes([raw[200] ^ 255]) + raw[201:]):
-        assert "is not a complete gzip file" in error_of("t.txt.gz", damaged)
+    expected = [{"row": 1, "line": 5, "anchor": "three", "positive": "four"}]
+    assert packed.locate([1]) == plain.locate([1]) == expected
+    write(name, content.replace("four", "five"))  # its rows are not those that were loaded
+    assert plain.locate([1]) == expected
 
 
 def test_a_parquet_file_has_the_rows_of_its_table(tmp_path, cache):
@@ -275,7 +238,7 @@ def test_reading_holds_a_batch_and_not_the_file(write, cache, monkeypatch):
     files = {
         "a.txt": "\n".join(lines),
         "a.jsonl": "\n".join(f'{{"x": "{line}"}}' for line in lines),
-        "b.csv": b'x,y\n"a,b\n' + b"some words,some more words\n" * 2_000_000,
+        "b.csv": b'x,y\n"a,b\n' + b"some words,some more words\n" * 1_000_000,
     }
     paths = [write(name, content) for name, content in files.items()]
     load_training_file(write("warm-up.txt", "one\n"), cache)
@@ -288,6 +251,6 @@ def test_reading_holds_a_batch_and_not_the_file(write, cache, monkeypatch):
                     load_training_file(path, cache)
             else:
                 load_training_file(path, cache)
-            assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 4, path
+            assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 2, path
         finally:
             tracemalloc.stop()

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SeedableRandomSampler, skip_first_batches
 from accelerate.utils import DataLoaderConfiguration
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 from dcpcse.data.examples import ClassPairs, IndexedDataset, ListedExamples, OneOfSeveralPositives, stack_indices
 from dcpcse.data.sampling import CHUNK_ROWS, CompactRandomSampler, NoDuplicatesSampler, distinct_rows, set_order
@@ -32,9 +32,10 @@ def test_the_order_of_every_epoch_is_that_of_accelerate(rows, seed):
     assert ours.epoch == theirs.epoch == 3
 
 
-def prepared(**options):
+def prepared(dataset=None, **options):
     config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=7)
-    return Accelerator(cpu=True, dataloader_config=config).prepare(DataLoader(torch.arange(50), 4, **options))
+    loader = DataLoader(torch.arange(50) if dataset is None else dataset, 4, **options)
+    return Accelerator(cpu=True, dataloader_config=config).prepare(loader)
 
 
 def batches(loader):
@@ -56,52 +57,31 @@ def test_a_loader_gives_the_same_batches_in_all_epochs_and_after_a_resume():
         loader.set_epoch(5)
     assert batches(skip_first_batches(ours, 3)) == batches(skip_first_batches(theirs, 3))
     loader = prepared(shuffle=False)
-    sampler = loader.get_sampler()
-    set_order(loader)
-    assert loader.get_sampler() is sampler
     with pytest.raises(UserError, match="has no effect if you give your own sampler"):
         set_order(loader, [[4]], distinct=True)
 
 
-def test_processes_share_the_order_of_one():
-    shards = []
-    for rank in range(2):  # as accelerate prepares the loader of each process
-        sampler = SeedableRandomSampler(range(50), data_seed=7)
-        loader = DataLoaderShard(
-            torch.arange(50), batch_sampler=BatchSamplerShard(BatchSampler(sampler, 4, False), 2, rank)
-        )
+@pytest.mark.parametrize(("rows", "workers"), [(32, 0), (41, 1)])
+def test_processes_share_the_order_of_one_and_a_batch_knows_their_numbers_of_rows(rows, workers):
+    dataset, loaders = IndexedDataset(table([(f"text {i}",) for i in range(rows)], ("anchor",))), []
+    for rank in range(3):  # as accelerate prepares the loader of each process
+        sampler = SeedableRandomSampler(range(rows), data_seed=7)
+        shard = BatchSamplerShard(BatchSampler(sampler, 4, False), 3, rank)
+        collate = {"collate_fn": lambda batch: stack_indices(ListedExamples(batch))}
+        loader = DataLoaderShard(dataset, batch_sampler=shard, num_workers=workers, **collate)
         loader.set_sampler(sampler)
         set_order(loader)
         shard = loader.batch_sampler
-        shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, 2), None
-        loader.set_epoch(3)
-        shards.append(list(shard))
-    theirs = SeedableRandomSampler(range(50), data_seed=7)
-    theirs.set_epoch(3)
-    order = list(theirs)
-    assert shards[0][0] + shards[1][0] == order[:8]
-    assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(50))
-
-
-def _indices(batch):
-    return stack_indices(ListedExamples(batch))
-
-
-@pytest.mark.parametrize(("rows", "workers"), [(32, 0), (37, 0), (41, 1)])
-def test_a_batch_knows_the_numbers_of_rows_of_all_processes(rows, workers):
-    dataset = IndexedDataset(table([(f"text {i}",) for i in range(rows)], ("anchor",)))
-    loaders = []
-    for rank in range(3):  # as accelerate prepares the loader of each process
-        lists = DistributedBatchSampler(BatchSampler(SequentialSampler(range(rows)), 4, False), 3)
-        shard = BatchSamplerShard(BatchSampler(SequentialSampler(range(rows)), 4, False), 3, rank)
-        shard.batch_sampler, shard.batch_size = lists, None
-        how = {"batch_sampler": shard, "collate_fn": _indices, "num_workers": workers}
-        loaders.append(DataLoaderShard(dataset, **how))
+        shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, 3), None
+        loaders.append(loader)
     steps = list(zip(*loaders, strict=True))
-    assert sum(len(batch["rows"]) for step in steps for batch in step) == rows
+    theirs = SeedableRandomSampler(range(rows), data_seed=7)
+    assert [row for step in steps for batch in step for row in batch["rows"]] == list(theirs)
     for step in steps:
         for batch in step:
             assert batch["counts"] == tuple(len(other["rows"]) for other in step)
+    for loader in loaders:
+        loader.set_epoch(0)
     resumed = list(zip(*(skip_first_batches(loader, 2) for loader in loaders), strict=True))
     assert resumed == steps[2:] != []
 
@@ -169,16 +149,11 @@ def test_without_duplicates_the_order_is_the_plain_one():
 
 
 def test_a_row_that_does_not_fit_waits_for_the_next_batch():
-    rows = [("a",), ("b",), ("a",), ("c",), ("d",), ("e",)]
-    dataset, sizes = IndexedDataset(table(rows)), [2, 2, 2]
-    for seed in range(30):
-        plain = CompactRandomSampler(dataset, data_seed=seed)
-        ours = NoDuplicatesSampler(dataset, sizes, data_seed=seed)
-        first, second, _ = cut(list(plain), sizes)
-        if {0, 2} == set(first):
-            assert cut(list(ours), sizes)[:2] == [[first[0], second[0]], [first[1], second[1]]]
-            return
-    raise AssertionError("no seed has the two rows in one batch")
+    dataset, sizes = IndexedDataset(table([("a",), ("b",), ("a",), ("c",), ("d",), ("e",)])), [2, 2, 2]
+    orders = {seed: cut(list(CompactRandomSampler(dataset, data_seed=seed)), sizes) for seed in range(30)}
+    seed, (first, second, _) = next((seed, order) for seed, order in orders.items() if set(order[0]) == {0, 2})
+    ours = cut(list(NoDuplicatesSampler(dataset, sizes, data_seed=seed)), sizes)
+    assert ours[:2] == [[first[0], second[0]], [first[1], second[1]]]
 
 
 @pytest.mark.usefixtures("on_command_line")
@@ -206,11 +181,7 @@ def test_a_text_in_two_classes_is_not_twice_in_a_batch_as_anchor_and_drawn_posit
     dataset, sizes = ClassPairs(data, 5), step_sizes(90, 6, 1, False)
     sampler = NoDuplicatesSampler(dataset, sizes, data_seed=2)
     for epoch in range(4):
-        order = list(sampler)
-        for batch in cut(order, sizes):
-            dataset.begin_epoch(epoch)
-            seen = [{dataset[row]["anchor"], dataset[row]["positive"]} for row in batch]
-            assert len(set().union(*seen)) == sum(map(len, seen))
+        require_no_duplicates(dataset, list(sampler), sizes, epoch)
 
 
 def test_a_batch_that_no_row_fits_to_is_replaced_and_rare_keys_are_found_first():
@@ -230,30 +201,20 @@ def test_a_batch_that_no_row_fits_to_is_replaced_and_rare_keys_are_found_first()
 def test_a_loader_gives_the_same_batches_after_a_resume_and_processes_share_them():
     random.seed(4)
     dataset = IndexedDataset(table([(f"text {random.randrange(40)}", f"p {i}") for i in range(50)]))
-    collate = {"collate_fn": lambda examples: torch.tensor([example["row"] for example in examples])}
-    config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=7)
 
-    def loader(sizes):
-        prepared = Accelerator(cpu=True, dataloader_config=config).prepare(
-            DataLoader(dataset, 4, shuffle=True, **collate)
-        )
-        set_order(prepared, [sizes], distinct=True)
-        return prepared
+    def anchors(rows):
+        return [dataset[row]["anchor"] for row in rows]
 
-    one = loader(step_sizes(50, 4, 1, False))
+    one = prepared(dataset, shuffle=True, collate_fn=lambda batch: torch.tensor([example["row"] for example in batch]))
+    set_order(one, [step_sizes(50, 4, 1, False)], distinct=True)
     for epoch in (0, 3):
         one.set_epoch(epoch)
         whole = batches(one)
         assert list(map(len, whole)) == [4] * 12 + [2]
-        for batch in whole:
-            assert len({dataset[row]["anchor"] for row in batch}) == len(batch)
+        assert all(len(set(anchors(batch))) == len(batch) for batch in whole)
         one.set_epoch(epoch)
         assert batches(skip_first_batches(one, 5)) == whole[5:]
-    steps = []
-    for rank in range(2):
-        sampler = NoDuplicatesSampler(dataset, step_sizes(50, 4, 2, False), data_seed=7)
-        lists = DistributedBatchSampler(BatchSampler(sampler, 4, False), 2)
-        steps.append(list(lists)[rank::2])
-    for rows in zip(*steps, strict=True):
-        texts = [dataset[row]["anchor"] for own in rows for row in own]
-        assert len(set(texts)) == len(texts)
+    sampler = NoDuplicatesSampler(dataset, step_sizes(50, 4, 2, False), data_seed=7)
+    lists = list(DistributedBatchSampler(BatchSampler(sampler, 4, False), 2))
+    for first, second in zip(lists[::2], lists[1::2], strict=True):
+        assert len(set(anchors([*first, *second]))) == len([*first, *second])

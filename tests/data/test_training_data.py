@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 import logging
 import multiprocessing
 import os
@@ -25,8 +24,6 @@ from hypothesis import strategies as st
 
 from dcpcse.data import readers, training_data
 from dcpcse.data.training_data import distinct_sentences, load_training_data, load_training_file
-from dcpcse.doctor.findings import CheckSettings
-from dcpcse.doctor.training_file import check as doctor
 from dcpcse.evaluation.own_data import own_pairs
 from dcpcse.utils.errors import UserError
 
@@ -38,6 +35,18 @@ def rows(loaded):
 # The same rows
 
 
+def objects_of(names, given_rows):
+    """Kind → the rows as every kind of object with these columns."""
+    columns = dict(zip(names, map(list, zip(*given_rows, strict=True)), strict=True))
+    dicts = [dict(zip(names, row, strict=True)) for row in given_rows]
+    objects = {"dicts": dicts, "generator": iter(dicts), "columns": columns, "arrow": pa.table(columns)}
+    return objects | {
+        "polars": pl.DataFrame(columns),
+        "pandas": pd.DataFrame(dicts),
+        "dataset": datasets.Dataset(pa.table(columns)),
+    }
+
+
 # Letters, quotes and delimiters, all kinds of white space, and line ends; no NUL and no surrogates
 CELLS = st.text(st.sampled_from("ab\"',;\t \r\n\x1f\x85\u2028é🐕"), max_size=5) | st.just("nan")
 
@@ -46,29 +55,13 @@ CELLS = st.text(st.sampled_from("ab\"',;\t \r\n\x1f\x85\u2028é🐕"), max_size=
 @given(st.integers(1, 3).flatmap(lambda width: st.lists(st.tuples(*[CELLS] * width), min_size=1, max_size=6)))
 def test_the_same_rows_are_the_same_data_whatever_holds_them(given_rows):
     names = ["one", "two", "three"][: len(given_rows[0])]
-    columns = dict(zip(names, map(list, zip(*given_rows, strict=True)), strict=True))
-    # The oracle: of the characters above, \r\n, \r and \n end lines, and all but letters and marks are white space.
-    cleaned = [
-        tuple(cell.replace("\r\n", " ").replace("\r", " ").replace("\n", " ").strip() for cell in row)
-        for row in given_rows
-    ]
-    expected = [row for row in cleaned if all(row)]
+    # Of the characters above, \r\n, \r and \n end lines, and all but letters and marks are white space.
+    cleaned = [tuple(re.sub("\r\n|\r|\n", " ", cell).strip() for cell in row) for row in given_rows]
+    expected, digests = [row for row in cleaned if all(row)], set()
     with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "rows.csv"
-        with file.open("w", encoding="utf-8", newline="") as opened:
+        with (file := Path(place) / "rows.csv").open("w", encoding="utf-8", newline="") as opened:
             csv.writer(opened, quoting=csv.QUOTE_ALL).writerows([names, *given_rows])
-        objects = {
-            "list": given_rows,
-            "list of dicts": [dict(zip(names, row, strict=True)) for row in given_rows],
-            "dict of columns": columns,
-            "DataFrame": pd.DataFrame(columns),
-            "polars": pl.DataFrame(columns),
-            "Dataset": datasets.Dataset.from_dict(columns),
-            "generator": (row for row in given_rows),
-            "file": str(file),
-        }
-        digests = set()
-        for kind, data in objects.items():
+        for kind, data in {**objects_of(names, given_rows), "rows": given_rows, "file": str(file)}.items():
             if not expected:
                 with pytest.raises(UserError, match=r"contains no sentences: all of its .* rows have blank cells"):
                     load_training_data(data, place)
@@ -95,15 +88,11 @@ FILES = (".csv", ".tsv", ".json", ".jsonl", ".csv.gz", ".json.gz", ".jsonl.gz", 
 
 def everything(write, names, given_rows):
     """Kind → the rows as every kind of file and of object."""
-    columns = dict(zip(names, map(list, zip(*given_rows, strict=True)), strict=True))
-    dicts = [dict(zip(names, row, strict=True)) for row in given_rows]
-    objects = {"dicts": dicts, "generator": iter(dicts), "columns": columns, "arrow": pa.table(columns)}
-    objects |= {"pandas": pd.DataFrame(dicts), "dataset": datasets.Dataset(pa.table(columns))}
-    return {kind: write(f"data{kind}", [names, *given_rows]) for kind in FILES} | objects
+    return {kind: write(f"data{kind}", [names, *given_rows]) for kind in FILES} | objects_of(names, given_rows)
 
 
 @pytest.mark.parametrize("name", CONTENT)
-def test_training_evaluation_and_the_doctor_read_the_same_of_every_kind_of_data(write, cache, name):
+def test_training_and_evaluation_read_the_same_of_every_kind_of_data(write, cache, name):
     names, *complete = CONTENT[name]
     missing = [(complete[0][0], None, *complete[0][2:]), *complete[1:]]
     for given_rows in (complete, missing):
@@ -114,12 +103,6 @@ def test_training_evaluation_and_the_doctor_read_the_same_of_every_kind_of_data(
         expected = read[".csv"]
         assert len(expected[1]) == 12 - (given_rows is missing) and expected[2] == (given_rows is missing)
         assert {kind: value == expected for kind, value in read.items()} == dict.fromkeys(read, True)
-    found = {}
-    for kind in FILES:
-        findings = doctor(write(f"data{kind}", CONTENT[name]), CheckSettings())
-        ignored = ("format", "line ends", "last line")
-        found[kind] = {(one.level, one.what, one.text) for one in findings if one.what not in ignored}
-    assert {kind: value == found[".csv"] for kind, value in found.items()} == dict.fromkeys(found, True)
     if name in ("scores", "zero and one"):
         # Quotation marks are plain text in tab-separated evaluation data, as in the files of the STS tasks.
         every = {kind: data for kind, data in everything(write, names, complete).items() if kind != ".tsv"}
@@ -127,13 +110,6 @@ def test_training_evaluation_and_the_doctor_read_the_same_of_every_kind_of_data(
         pairs = {kind: (pairs.first, pairs.second, pairs.gold.tolist()) for kind, pairs in read.items()}
         assert pairs[".csv"][2] == [float(row[2]) for row in complete]
         assert {kind: value == pairs[".csv"] for kind, value in pairs.items()} == dict.fromkeys(pairs, True)
-
-
-def arrow_bytes(loaded):
-    """Return the buffers of the table, without the summary at the end of the cached file."""
-    columns = loaded.dataset.data.table.combine_chunks().columns
-    chunks = (chunk for column in columns for chunk in column.chunks)
-    return [buffer and buffer.to_pybytes() for chunk in chunks for buffer in chunk.buffers()]
 
 
 def test_a_third_column_without_name_is_what_its_first_cell_is(load):
@@ -144,7 +120,7 @@ def test_a_third_column_without_name_is_what_its_first_cell_is(load):
         ([("a", "b", "c"), ("d", "e", "f")], "x,y,z\na,b,c\nd,e,f\n"),
     ]:
         file, found = load("rows.csv", content), load(given_rows)
-        assert arrow_bytes(found) == arrow_bytes(file)
+        assert rows(found) == rows(file)
         assert (found.roles, found.classes, found.scores) == (file.roles, file.classes, file.scores)
         assert (found.repeats.rows, found.dropped) == (file.repeats.rows, file.dropped)
     decimals = [("a", "b", Decimal("0.5")), ("c", "d", Decimal(2))]
@@ -227,114 +203,43 @@ def test_booleans_are_labels_and_not_sentences(load, error_of):
 # Objects
 
 
-CONTAINERS = {
-    "list": ["a", "b"],
-    "empty list": [],
-    "dict": {"text": "a"},
-    "array": np.array(["a", "b"]),
-    "tensor": torch.ones(2),
-    "scalar tensor": torch.tensor(1),
-    "set": {"a"},
-    "Series": pd.Series(["a"]),
-    "polars Series": pl.Series(["a"]),
-    "object": object(),
-}
-LISTS = (list, np.ndarray, pd.Series, pl.Series)
-THIRD = {"three": "c", "label": "neutral", "score": 1.0}
-
-
-@pytest.mark.parametrize("kind", CONTAINERS)
-def test_a_cell_that_is_a_container_is_refused_with_row_and_column(error_of, kind):
-    for place, third in enumerate(THIRD):
-        names, good = ("one", "two", third), ("a", "b", THIRD[third])
-        for third_place in {place, 2}:
-            row = tuple(CONTAINERS[kind] if i == third_place else value for i, value in enumerate(good))
-            for number, table in ((1, [row, good]), (2, [good, row])):
-                for data in (
-                    table,
-                    [dict(zip(names, one, strict=True)) for one in table],
-                    dict(zip(names, map(list, zip(*table, strict=True)), strict=True)),
-                    pd.DataFrame(table, columns=list(names)),
-                ):
-                    if isinstance(table[0][2], LISTS) and (third == "three" or data is table):
-                        continue  # hard negatives, which can be lists
-                    message = error_of(data)
-                    assert message.startswith(f"train_data: row {number}, column "), message
-                    assert ": expected a string " in message and "found" in message
-
-
-def test_a_column_of_lists_is_refused_in_every_table(error_of):
+def test_a_cell_that_is_a_container_is_refused_in_every_table(error_of):
     for place, cell in enumerate((["a", "b"], {"text": "a"}, [["a"]])):
         columns = {name: [cell] * 2 if i == place else ["x", "y"] for i, name in enumerate(("one", "two", "three"))}
         data = datasets.Dataset.from_dict(columns)
-        others = (data.with_format("torch"), data.with_format("arrow")[:], pl.DataFrame(columns))
-        for table in (data, data.to_iterable_dataset(), *others):
+        frames = pd.DataFrame(columns), pl.DataFrame(columns)
+        for table in (data, data.to_iterable_dataset(), data.with_format("arrow")[:], columns, *frames):
             message = error_of(table)
             assert f"row 1, column '{[*columns][place]}': expected a string but found a " in message
-
-
-def test_invalid_rows_are_refused_in_one_line_and_leave_nothing(error_of):
-    frame = pd.DataFrame([["a"] * 4], columns=list("wxyz"))
-    assert error_of(frame) == (
-        "train_data: found 4 columns ['w', 'x', 'y', 'z']; keep 1 (sentence), 2 (anchor, positive; or a sentence and "
-        "a column named class), 3 (anchor, positive, negative; or two sentences and a column named label or score) or "
-        "more (anchor, positive_1, positive_2, ..., negative_1, negative_2, ...; a single positive may have any name)"
-        ', for instance train_data[["w", "x"]]'
-    )
-    numbers = pd.DataFrame([[7, 5, "a", "b"]], columns=["id", "stars", "review", "summary"])
-    for data, *parts in (
-        (numbers, 'for instance train_data[["review", "summary"]]'),
-        (pd.DataFrame({"id": [7], "stars": [5], "text": ["a"]}), "leave the column out: train_data[[\"text\"]]"),
-        ([("a", "b", 1.0), ("a", "b", float("inf"))], "row 2: the score 'inf' is not a number; write a number such"),
-        ([("a", "b", 1.0), ("a", "b", True)], "row 2: the score 'true' is not a number"),
-        ([("a", "b", "c"), ("a", "b", 3)], "row 2, column 3: expected a string but found the number 3; convert it by"),
-        ([("a", "b"), ("a", "\ud800")], "row 2, column 2: found \\ud800, which is not a character; remove it"),
-    ):  # fmt: skip
-        message = error_of(data)
-        assert all(part in message for part in parts), message
+    for cell in (np.array(["a", "b"]), torch.ones(2), {"a"}, pd.Series(["a"]), object()):
+        assert "row 2, column 1: expected a string but found " in error_of([("a", "b"), (cell, "c")])
 
 
 @pytest.mark.parametrize("data", [[None, "a", "", float("nan"), "b"], pd.Series([pd.NA, "a", " ", np.nan, "b"])])
 def test_missing_and_blank_cells_are_dropped_and_said_once(load, caplog, data):
-    with caplog.at_level(logging.WARNING):
-        loaded = load(data)
-    (record,) = caplog.records
-    assert record.getMessage().endswith("of 5 rows): dropped 3 rows with blank cells (row 1, 3, 4)")
-    assert loaded.locate([1, 0]) == [
-        {"row": 1, "given_row": 5, "anchor": "b"},
-        {"row": 0, "given_row": 2, "anchor": "a"},
-    ]
-    caplog.clear()
+    loaded = load(data)
+    (message,) = caplog.messages
+    assert message.endswith("of 5 rows): dropped 3 rows with blank cells (row 1, 3, 4)")
+    assert [(row["given_row"], row["anchor"]) for row in loaded.locate([1, 0])] == [(5, "b"), (2, "a")]
     loaded = load("a.txt", "one\n" + "\n" * 100)
-    assert caplog.messages[0].endswith("a.txt: dropped 100 rows with blank cells (line 2, 3, 4, 5, 6, ...)")
     assert (loaded.dropped, loaded.dropped_lines) == (100, (2, 3, 4, 5, 6))
-
-
-def test_a_generator_is_taken_once_and_this_is_said(load, caplog):
-    data = (text for text in ["a", "b"])
-    with caplog.at_level(logging.INFO):
-        loaded = load(data)
-    assert (rows(loaded), loaded.name) == ([("a",), ("b",)], "train_data (generator)")
-    assert "train_data: the generator can be read only once" in caplog.text
-    with pytest.raises(UserError, match="the generator is empty, or has been read before"):
-        load(data)
 
 
 def test_rows_are_written_while_they_are_read(load, cache, monkeypatch, caplog):
     monkeypatch.setattr(training_data, "BATCH_ROWS", 100)
     monkeypatch.setattr(training_data, "LARGE_BYTES", 100)
-    sizes = []
+    sizes, texts = [], [f"sentence {i} " + "x" * 1_000 for i in range(1_000)]  # more than the buffers of files hold
 
     def sentences():
-        for i in range(1_000):
+        for i, text in enumerate(texts):
             if i % 100 == 0:
                 sizes.append(sum(path.stat().st_size for path in cache.rglob("*.arrow")))
-            yield f"sentence {i} " + "x" * 1_000  # more than the buffers of files hold
+            yield text
 
     with caplog.at_level(logging.INFO):
         loaded = load(sentences())
-    assert loaded.dataset["anchor"][:] == [f"sentence {i} " + "x" * 1_000 for i in range(1_000)] and len(sizes) == 10
-    assert all(later > earlier for earlier, later in pairwise(sizes))
+    assert loaded.dataset["anchor"][:] == texts
+    assert len(sizes) == 10 and all(later > earlier for earlier, later in pairwise(sizes))
     assert loaded.dataset.cache_files[0]["filename"] in caplog.text  # a large file is named
 
 
@@ -378,40 +283,38 @@ def reads(monkeypatch):
 
 
 def test_an_unchanged_file_is_read_once(write, cache, reads, caplog, tmp_path, monkeypatch):
-    path = write("a.csv", "x,y\na,b\n,c\n")
+    path, copy = write("a.csv", "x,y\na,b\n,c\n"), tmp_path / "b.csv"
     first = load_training_file(path, cache)
-    (tmp_path / "other").mkdir()
-    copy = tmp_path / "other" / "b.csv"  # another name, folder and time
     copy.write_bytes(path.read_bytes())
     os.utime(copy, ns=(1, 1))
-    for same in (path, copy):
+    for same in (path, copy):  # of another name and time
         caplog.clear()
         second = load_training_file(same, cache)
         assert rows(first) == rows(second) == [("a", "b")]
         assert (second.columns, second.dropped, second.dropped_lines) == (("x", "y"), 1, (3,))
         assert "dropped 1" in caplog.text
     assert reads == ["a.csv"]
+    copy.unlink()
+    (copy := tmp_path / "a.txt").symlink_to(path)  # a link with another extension is read by its own rule
+    assert rows(load_training_file(copy, cache))[0] == ("x,y",)
     monkeypatch.setattr(training_data, "READER_VERSION", -1)
     load_training_file(path, cache)
-    assert len(reads) == 2
+    assert reads == ["a.csv", "a.txt", "a.csv"]
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.json", "a.jsonl"])
-def test_a_changed_file_is_read_again_and_rows_loaded_before_stay(name, write, cache, reads):
+def test_a_changed_file_is_read_again_and_rows_loaded_before_stay(write, cache, reads):
     """Of another size with the same time, of another time with the same size, and of the same size and time."""
     loaded = []
     for words, time in ((["one"], 1), (["one", "two"], 1), (["one", "six"], 2), (["one", "ten"], 2)):
-        lines = [json.dumps({"text": word}) for word in words]
-        content = "\n".join(lines) if "json" in name else "\n".join(["text", *words])
-        path = write(name, content)
+        path = write("a.txt", content := "\n".join(words))
         os.utime(path, ns=(time, time))
         loaded.append(load_training_file(path, cache))
         assert loaded[-1].sha256 == hashlib.sha256(content.encode()).hexdigest()
     assert [rows(data)[-1] for data in loaded] == [("one",), ("two",), ("six",), ("ten",)]
-    assert reads == [name] * 4
+    assert reads == ["a.txt"] * 4
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json", "a.jsonl"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 def test_a_file_that_changes_while_it_is_read_is_refused(name, write, cache, monkeypatch):
     path, digest_of = write(name, '{"text": "one"}\n' * 2), training_data.rows_sha256
 
@@ -424,13 +327,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(name, write, cache, mon
     with pytest.raises(UserError, match=f"{name} has changed while it was read"):
         load_training_file(path, cache)
     assert not list(cache.glob("*"))
-
-
-def test_a_link_with_another_extension_is_read_by_its_own_rule(write, cache, tmp_path):
-    path = write("a.txt", "x\ty\na\tb\n")
-    (tmp_path / "a.tsv").symlink_to(path)
-    assert rows(load_training_file(path, cache)) == [("x\ty",), ("a\tb",)]
-    assert rows(load_training_file(tmp_path / "a.tsv", cache)) == [("a", "b")]
 
 
 def test_rows_are_memory_mapped_from_the_cache_folder_and_nothing_is_written_elsewhere(write, tmp_path, monkeypatch):
@@ -446,47 +342,35 @@ def test_rows_are_memory_mapped_from_the_cache_folder_and_nothing_is_written_els
     assert {one.name for one in tmp_path.iterdir()} == {"a.txt", "hf", "work"}
 
 
-def test_an_error_after_the_first_batches_and_an_interrupt_leave_no_file(write, cache, monkeypatch):
+def test_an_error_after_the_first_batches_leaves_no_file(write, cache, monkeypatch):
     monkeypatch.setattr(training_data, "BATCH_ROWS", 2)
     with pytest.raises(UserError, match="line 9"):
         load_training_file(write("a.txt", b"a\n" * 8 + b"\xff\n"), cache)
+    assert not list(cache.glob("*"))
     lines = [f"line {i}" for i in range(9)]
     assert rows(load_training_file(write("b.txt", "\n".join(lines)), cache)) == [(line,) for line in lines]
-    files = list(cache.glob("*"))
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(readers, "decode_line", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        load_training_file(write("a.txt", "one\n"), cache)
-    assert list(cache.glob("*")) == files
 
 
 def test_a_cached_file_that_is_damaged_is_written_again(write, cache):
-    path = write("a.txt", "one\n" * 20_000)
+    path = write("a.txt", "one\n" * 2_000)
     load_training_file(path, cache)
     (cached,) = cache.glob("*")
     whole = cached.read_bytes()
     for part in (b"", whole[:10], whole[: len(whole) // 2], whole[:-9], None):
         cached.unlink()  # the mapping that is open keeps the file that it maps
         os.mkfifo(cached) if part is None else cached.write_bytes(part)  # a pipe is not waited for
-        assert len(load_training_file(path, cache).dataset) == 20_000
+        assert len(load_training_file(path, cache).dataset) == 2_000
         assert cached.read_bytes() == whole
 
 
 @pytest.mark.usefixtures("on_command_line")
-def test_a_cache_folder_that_cannot_be_written_is_named_with_its_flag(write, cache, tmp_path, monkeypatch):
-    folder = write("file", "") / "cache"
+def test_a_cache_folder_that_cannot_be_written_is_named_with_its_flag(write, cache, monkeypatch):
     for data in (write("a.txt", "one\n"), ["one"]):
         with pytest.raises(UserError, match=r"cannot write to the cache folder .*file.cache.*--cache_dir"):
-            load_training_data(data, folder)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "file"]
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(training_data, "_write_stream", full)
+            load_training_data(data, write("file", "") / "cache")
+    monkeypatch.setattr(
+        training_data, "_write_stream", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(UserError, match=r"No space left on device.*--cache_dir"):
         load_training_file(write("a.txt", "one\n"), cache)
     assert not list(cache.glob("*"))
@@ -510,7 +394,7 @@ def digest_of_rows(barrier, path, cache, results):
 
 
 def test_two_processes_that_read_at_once_get_the_same_rows(write, cache):
-    lines = [f"line {i}" for i in range(5_000)]
+    lines = [f"line {i}" for i in range(2_000)]
     path = write("a.txt", "\n".join(lines))
     fork = multiprocessing.get_context("fork")
     barrier, results = fork.Barrier(2), fork.Queue()
@@ -520,7 +404,7 @@ def test_two_processes_that_read_at_once_get_the_same_rows(write, cache):
     found = [results.get(timeout=120) for _ in processes]
     for process in processes:
         process.join()
-    assert found == [(5_000, hashlib.sha256("\n".join(lines).encode()).hexdigest())] * 2
+    assert found == [(2_000, hashlib.sha256("\n".join(lines).encode()).hexdigest())] * 2
     assert [path.suffix for path in cache.iterdir()] == [".arrow"]
 
 
@@ -548,9 +432,9 @@ def test_lists_of_positives_and_hard_negatives_are_spread_over_columns(load):
     files = {name: [[*LISTED[0]], *(row.values() for row in LISTED)] for name in ("a.jsonl", "a.json", "a.jsonl.gz")}
     files["a.parquet"] = [[*LISTED[0]], *zip(*of_lists.values(), strict=True)]
     objects = [
-        *(LISTED, iter(LISTED), [tuple(row.values()) for row in LISTED], columns, of_lists, pd.DataFrame(columns)),
+        *(iter(LISTED), [tuple(row.values()) for row in LISTED], columns, of_lists, pd.DataFrame(columns)),
         *(pa.table(of_lists), datasets.Dataset.from_dict(of_lists), pl.DataFrame(of_lists)),
-        pd.DataFrame({"query": columns["query"], "pos": [*map(np.array, of_lists["pos"])], "neg": columns["neg"]}),
+        pd.DataFrame({**columns, "pos": [*map(np.array, of_lists["pos"])]}),
     ]
     for source in (*files.items(), *((table,) for table in objects)):
         data = load(*source)
@@ -569,25 +453,14 @@ def test_lists_of_equal_length_are_the_rows_of_columns(load):
 
 def test_what_is_wrong_in_lists_is_refused_with_its_place(error_of):
     row = '{"query": "a", "pos": ["b"], "neg": ["c"]}\n'
-    for content, message in (
-        (
-            row + '{"query": "a", "pos": ["b", 3], "neg": []}\n',
-            "line 2, column 'pos': expected a string but found the nu",
-        ),
-        (
-            row + '{"query": "a", "pos": [["b"]], "neg": []}\n',
-            "line 2, column 'pos': expected a string but found a list",
-        ),
-        (
-            row + '{"query": ["a"], "pos": ["b"], "neg": []}\n',
-            "line 2, column 'query': expected a string but found a l",
-        ),
-        (row + '{"query": "a", "pos": ["b"]}\n', "line 2: expected the keys"),
-        (
-            row.replace("}", ', "pos_scores": [1.0]}'),
-            "line 1: the column 'pos_scores' of .* has neither a name of posit",
-        ),
-        (row.replace("pos", "score").replace("neg", "label"), "'score' of .* is not the third"),
+    for wrong, message in (
+        (row.replace('"b"', '"b", 3'), "line 2, column 'pos': expected a string but found the number"),
+        (row.replace('"b"', '["b"]'), "line 2, column 'pos': expected a string but found a list"),
+        (row.replace('"a"', '["a"]'), "line 2, column 'query': expected a string but found a list"),
+        ('{"query": "a", "pos": ["b"]}\n', "line 2: expected the keys"),
     ):
-        assert re.search(message, error_of("a.jsonl", content))
+        assert message in error_of("a.jsonl", row + wrong)
+    further, moved = row.replace("}", ', "pos_scores": [1.0]}'), row.replace("pos", "score").replace("neg", "label")
+    assert re.search("'pos_scores' of .* has neither a name", error_of("a.jsonl", further))
+    assert re.search("'score' of .* is not the third", error_of("a.jsonl", moved))
     assert "row 2: expected 3 cells" in error_of([("a", ["b"], ["c"]), ("a", ["b"])])

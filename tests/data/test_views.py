@@ -128,20 +128,17 @@ def test_a_row_is_drawn_alike_in_any_batch_and_anew_in_each_epoch_row_view_and_s
 @pytest.mark.parametrize("templates", [(), (0,)], ids=["alone", "in a template"])
 def test_a_longer_sentence_has_its_room(templates, tokenizer, sentences):
     known = [TokenTemplate(Template.parse(TEMPLATES[0]), tokenizer)]
-    options = {"templates": known if templates else (), "width": WIDTH}
-    views = views_of(Doubling(), templates)
+    options, views = {"templates": known if templates else (), "width": WIDTH}, views_of(Doubling(), templates)
     batch = ViewCollator(tokenizer, views, 8, **options)(numbered(sentences))
     room = 8 if templates else 6  # a template stands around the sentence, special tokens count in it
-    around = known[0].length if templates else 2
+    around, start = (known[0].length, len(known[0].before)) if templates else (2, 1)
     assert max_added_tokens(views, room) == room
     assert batch["attention_mask"].sum(2).amax(0).tolist() == [room + around, 2 * room + around]
     padded = ViewCollator(tokenizer, views, 8, pad_to_max_length=True, **options)(numbered(sentences))
     assert padded["input_ids"].shape[2] == 2 * room + around
-    first = batch["input_ids"][0]
-    start = len(known[0].before) if templates else 1
     content = int(batch["attention_mask"][0, 0].sum()) - around
-    plain, twice = first[0, start : start + content], first[1, start : start + 2 * content]
-    assert torch.equal(twice.view(-1, 2), plain.unsqueeze(1).expand(-1, 2))
+    plain, twice = batch["input_ids"][0, :, start:]
+    assert torch.equal(twice[: 2 * content].view(-1, 2), plain[:content].unsqueeze(1).expand(-1, 2))
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
@@ -174,13 +171,11 @@ def test_the_first_layer_reads_the_embeddings_without_what_is_cut(kind, packed, 
 
 def test_a_crop_is_a_span_of_the_share_rounded_up_and_every_start_is_equally_likely():
     for tokens, share, kept in [(1, 0.5, 1), (7, 0.5, 4), (10, 0.3, 3), (10, 0.25, 3), (3, 0.9, 3)]:
-        ids, random = list(range(100, 100 + tokens)), Random(1)
-        starts = [0] * (tokens - kept + 1)
+        ids, random, starts = list(range(tokens)), Random(1), [0] * (tokens - kept + 1)
         for _ in range(1000):
             span = Crop(share).edit(ids, random)
-            start = span[0] - 100
-            assert span == ids[start : start + kept]
-            starts[start] += 1
+            assert span == ids[span[0] : span[0] + kept]
+            starts[span[0]] += 1
         expected = 1000 / len(starts)
         assert all(abs(count - expected) < 5 * expected**0.5 for count in starts)
         assert random_span(ids, 50, random) == ids
@@ -188,31 +183,22 @@ def test_a_crop_is_a_span_of_the_share_rounded_up_and_every_start_is_equally_lik
 
 @pytest.mark.parametrize("templates", [(), TEMPLATES[:1]], ids=["plain", "templates"])
 def test_crops_are_of_the_whole_text_and_no_longer_than_the_maximum(tokenizer, sentences, templates):
-    text = " ".join(sentences)
+    text, room = " ".join(sentences), 12 if templates else 10
     parsed = [TokenTemplate(Template.parse(one), tokenizer) for one in templates]
     places = tuple(range(len(parsed)))
-    views = [View("anchor", "anchor", places, Crop(0.5)), View("positive", "anchor", places, Crop(0.5))]
-    whole = tokenizer(text, add_special_tokens=False)["input_ids"]
-    if templates:
-        whole = tokenizer(parsed[0].lead + text, add_special_tokens=False)["input_ids"]
+    views = [View(name, "anchor", places, Crop(0.5)) for name in ("anchor", "positive")]
+    whole = tokenizer((parsed[0].lead if templates else "") + text, add_special_tokens=False)["input_ids"]
     collate = ViewCollator(tokenizer, [*views, View("whole", "anchor", places)], 12, templates=parsed, width=WIDTH)
-    room = 12 if templates else 10
     seen = set()
     for epoch in range(60):
         batch = collate(numbered([text], epoch))
-        rows = [
-            row[mask.bool()].tolist()
-            for row, mask in zip(batch["input_ids"][0], batch["attention_mask"][0], strict=True)
-        ]
+        pairs = zip(batch["input_ids"][0], batch["attention_mask"][0].bool(), strict=True)
+        rows = [ids[mask].tolist() for ids, mask in pairs]
         before = next(i for i in range(len(rows[2])) if rows[2][i : i + 4] == whole[:4])
-        after = len(rows[2]) - before - room
-        spans = [row[before : len(row) - after] for row in rows]
-        assert spans[2] == whole[:room]  # a view without a crop is truncated at its end
-        for span in spans[:2]:
+        *spans, uncropped = (row[before : before + len(row) - len(rows[2]) + room] for row in rows)
+        assert uncropped == whole[:room]  # a view without a crop is truncated at its end
+        for span in spans:
             assert len(span) == room
             seen |= {start for start in range(len(whole)) if whole[start : start + room] == span}
-        assert spans[0] != spans[1] or epoch
-    assert min(seen) < 0.2 * len(whole) and max(seen) > 0.7 * (len(whole) - room)
-    assert len(seen) > 30
-    again = collate(numbered([text], 59))
-    assert torch.equal(again["input_ids"], batch["input_ids"])
+    assert min(seen) < 0.2 * len(whole) and max(seen) > 0.7 * (len(whole) - room) and len(seen) > 30
+    assert torch.equal(collate(numbered([text], 59))["input_ids"], batch["input_ids"])
