@@ -224,20 +224,24 @@ def prototypical() -> Contrastive:
     return Contrastive(0.2, positive="prototype", others=("negated",))
 
 
+def angles() -> PairRanking:
+    return PairRanking(TARGETS, 0.9, angle_of_pairs)
+
+
+def pairs_of_triples() -> PairsInBatch:
+    return PairsInBatch(TARGETS_OF_TRIPLES, 0.2, 1.0)
+
+
 OF_PROTOTYPES = info_nce("prototype", ("negated",))
 CASES = {
     "pairs": Case(lambda: Contrastive(0.2), PAIR, info_nce(), candidates=ROWS),
     "hard negatives": Case(contrastive, QUADRUPLE, info_nce(), candidates=3 * ROWS),
-    "classes": Case(contrastive, QUADRUPLE, info_nce(), (CLASSES,), 3 * ROWS),
-    "guide": Case(contrastive, QUADRUPLE, info_nce(), (GUIDED,), 3 * ROWS),
     "guide and classes": Case(contrastive, QUADRUPLE, info_nce(), (GUIDED, CLASSES), 3 * ROWS),
-    "numbers": Case(contrastive, QUADRUPLE, info_nce(), (NEGATIVES_KEY,), 3 * ROWS),
     "numbers, guide and classes": Case(contrastive, QUADRUPLE, info_nce(), (NEGATIVES_KEY, GUIDED, CLASSES), 3 * ROWS),
     "prototypes": Case(prototypical, PROTOTYPES, OF_PROTOTYPES, candidates=2 * ROWS),
     "prototypes, classes": Case(prototypical, PROTOTYPES, OF_PROTOTYPES, (CLASSES,), 2 * ROWS),
     "queue": Case(with_queue, PAIR, info_nce(further=QUEUE[-7:]), candidates=ROWS + 7),
     "hinge": Case(lambda: EnergyHinge(0.9), QUADRUPLE, hinge(), candidates=3 * ROWS),
-    "hinge, classes": Case(lambda: EnergyHinge(0.9), PAIR, hinge(), (CLASSES,), ROWS),
     "hinge, guide and classes": Case(lambda: EnergyHinge(0.9), QUADRUPLE, hinge(), (GUIDED, CLASSES), 3 * ROWS),
     "hinge, numbers": Case(lambda: EnergyHinge(0.9), QUADRUPLE, hinge(), (NEGATIVES_KEY,), 3 * ROWS),
     "two copies": Case(lambda: NTXent([COPIES[:2], COPIES[2:]], 0.2), COPIES, copies(), candidates=2 * ROWS),
@@ -247,13 +251,9 @@ CASES = {
     "consistency": Case(lambda: RankConsistency(0.2), PAIR, consistency),
     "order, cosines": Case(lambda: PairRanking(TARGETS, 0.2), PAIR, order(TARGETS)),
     "order, triplets": Case(lambda: PairRanking(TARGETS_OF_TRIPLES, 0.2), TRIPLE, order(TARGETS_OF_TRIPLES)),
-    "order, angles": Case(
-        lambda: PairRanking(TARGETS, 0.9, angle_of_pairs), PAIR, order(TARGETS, angle_of_pairs, 0.9)
-    ),
+    "order, angles": Case(angles, PAIR, order(TARGETS, angle_of_pairs, 0.9)),
     "in batch, scores": Case(lambda: PairsInBatch(TARGETS, 0.2, 1.0), PAIR, in_batch(TARGETS)),
-    "in batch, triplets": Case(
-        lambda: PairsInBatch(TARGETS_OF_TRIPLES, 0.2, 1.0), TRIPLE, in_batch(TARGETS_OF_TRIPLES)
-    ),
+    "in batch, triplets": Case(pairs_of_triples, TRIPLE, in_batch(TARGETS_OF_TRIPLES)),
     "regression": Case(lambda: CosineRegression(3.0), PAIR, regression),
 }
 

@@ -27,9 +27,8 @@ def corrupted(folder, sentences, **options):
     return tokenizer, batch, masked, chosen, corrupt(batch["input_ids"], batch["attention_mask"])
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_only_masked_tokens_are_replaced_and_pads_and_special_ones_stay(kind, tiny, sentences):
-    tokenizer, batch, _, chosen, found = corrupted(tiny(kind), sentences)
+def test_only_masked_tokens_are_replaced_and_pads_and_special_ones_stay(tiny, sentences):
+    tokenizer, batch, _, chosen, found = corrupted(tiny("roberta"), sentences)
     changed = found != batch["input_ids"]
     assert changed.any()
     assert not (changed & ~chosen).any()

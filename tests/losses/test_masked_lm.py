@@ -177,15 +177,12 @@ def test_the_mlm_pass_sees_the_prefix_of_the_step_and_draws_none_of_its_own(tiny
 @pytest.mark.parametrize("kind", WITH_LM)
 def test_a_batch_in_which_nothing_is_masked_costs_nothing_and_has_finite_gradients(tiny, kind):
     backbone = load_backbone(tiny(kind), lm_head="checkpoint")
-    model = sentence_encoder(backbone)
-    step = step_of(model)
+    step = step_of(model := sentence_encoder(backbone))
     nothing = torch.zeros(step.input_ids.flatten(0, 1).shape, dtype=torch.bool)
     loss = MaskedLM(backbone.lm_head, FixedMasking(nothing, 4), train_head=True)(step)
     loss.backward()
-    assert loss.item() == 0
     gradients = [p.grad for p in (*model.parameters(), *backbone.lm_head.parameters()) if p.grad is not None]
-    assert gradients
-    assert all((gradient == 0).all() for gradient in gradients)
+    assert loss.item() == 0 and gradients and all((gradient == 0).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("kind", WITH_LM)
@@ -198,38 +195,29 @@ def test_the_head_of_every_architecture_gives_the_logits_of_the_checkpoint_whose
     ids = torch.arange(6, 26).view(2, 10)
     with torch.no_grad():
         hidden = backbone.model.eval()(ids, torch.ones_like(ids)).last_hidden_state
-        ours = backbone.lm_head(hidden.flatten(0, 1)).view(2, 10, -1)
-        expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-    assert ours.shape[-1] == backbone.lm_head.vocab_size
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+        ours = backbone.lm_head(hidden)
+        torch.testing.assert_close(ours, theirs(ids, torch.ones_like(ids)).logits, atol=1e-5, rtol=1e-5)
     loss_fn = MaskedLM(backbone.lm_head, FixedMasking(torch.zeros(1), 4))
     assert not any(p.requires_grad for p in loss_fn.parameters())
     layers = {id(p) for name, p in backbone.model.named_parameters() if "layer" in name}
     assert len(layers) > 10 and layers.isdisjoint(map(id, loss_fn.parameters()))
     backbone.lm_head.untie()
-    with torch.no_grad():
-        assert torch.equal(backbone.lm_head(hidden.flatten(0, 1)).view(2, 10, -1), ours)
+    assert torch.equal(backbone.lm_head(hidden), ours)
 
 
 @pytest.mark.parametrize("kind", WITH_LM)
 def test_training_the_head_changes_all_of_it_and_leaves_the_embeddings_alone(tiny, kind):
     backbone = load_backbone(tiny(kind), lm_head="checkpoint")
-    model = sentence_encoder(backbone)
-    step = step_of(model)
+    step = step_of(model := sentence_encoder(backbone))
     loss_fn = MaskedLM(backbone.lm_head, FixedMasking(positions_to_predict(step), 4), train_head=True)
-    parameters = dict(loss_fn.named_parameters())
+    parameters, frozen = dict(loss_fn.named_parameters()), dict(model.encoder.backbone.named_parameters())
     assert all(p.requires_grad for p in parameters.values())
-    assert sum(p.shape == model.encoder.backbone.get_input_embeddings().weight.shape for p in parameters.values()) == 1
-    frozen = {name: p.detach().clone() for name, p in model.encoder.backbone.named_parameters()}
-    before = {name: p.detach().clone() for name, p in parameters.items()}
+    before = {name: p.detach().clone() for name, p in (*parameters.items(), *frozen.items())}
     optimizer = torch.optim.SGD([p for p in (*parameters.values(), *model.parameters()) if p.requires_grad], lr=1.0)
-    first = loss_fn(step)
-    first.backward()
+    loss_fn(step).backward()
     optimizer.step()
-    assert all(torch.equal(p, frozen[name]) for name, p in model.encoder.backbone.named_parameters())
+    assert all(torch.equal(p, before[name]) for name, p in frozen.items())
     assert all(not torch.equal(p, before[name]) for name, p in parameters.items())
-    with torch.no_grad():
-        assert loss_fn(step).item() != first.item()
 
 
 def test_the_head_of_bert_base_has_the_published_number_of_parameters():
@@ -262,10 +250,9 @@ def test_a_head_from_another_checkpoint_is_its_own_or_refused(tiny):
     with torch.no_grad():
         assert torch.equal(backbone.lm_head(hidden), theirs(hidden))
     for other, sizes in (({"vocab_size": 301}, "32 and 301"), ({**small, "hidden_size": 64}, "64 and 300")):
-        expected = (
-            f"hidden size {sizes} tokens.* but the encoder has hidden size 32 and 300 tokens; give a head of the"
-        )
-        with pytest.raises(UserError, match=expected):
+        with pytest.raises(
+            UserError, match=f"hidden size {sizes} tokens.* but the encoder has hidden size 32 and 300"
+        ):
             load_backbone(tiny("bert", **small), lm_head=tiny("bert", **other))
     with pytest.raises(UserError, match="has no masked-LM head"):
         load_backbone(tiny("bert"), lm_head=tiny("bert", masked_lm=False))

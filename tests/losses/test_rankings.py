@@ -44,8 +44,7 @@ def test_the_regression_is_that_of_sentence_transformers_in_float32_at_least():
     expected = losses.CosineSimilarityLoss(torch.nn.Identity())(given, batch.extras["scores"] / 4)
     loss_fn = CosineRegression(4.0)
     require_same(loss_fn(batch), expected, list(batch.embeddings.values()))
-    a, b = batch.embeddings.values()
-    errors = torch.cosine_similarity(a, b) - batch.extras["scores"] / 4
+    errors = torch.cosine_similarity(*batch.embeddings.values()) - batch.extras["scores"] / 4
     total, number = loss_fn.metrics["absolute_error"]
     assert (total / number).item() == pytest.approx(errors.abs().mean().item(), rel=1e-5)
     same = {name: torch.ones(ROWS, SIZE).bfloat16() for name in batch.embeddings}
@@ -61,12 +60,8 @@ def test_matryoshka_is_that_of_sentence_transformers():
     model = torch.nn.Module()
     model.forward, model.get_embedding_dimension = dict, lambda: SIZE
     widths = ((3, 0.5), (5, 2.0), (SIZE, 1.0))
-    wrapped = losses.MatryoshkaLoss(
-        model,
-        losses.MultipleNegativesRankingLoss(model, scale=5.0),
-        [width for width, _ in reversed(widths)],
-        [weight for _, weight in reversed(widths)],
-    )
+    plain = losses.MultipleNegativesRankingLoss(model, scale=5.0)
+    wrapped = losses.MatryoshkaLoss(model, plain, *map(list, zip(*reversed(widths), strict=True)))
     expected = wrapped([{"sentence_embedding": rows} for rows in batch.embeddings.values()], None)
     (loss_fn := Contrastive(0.2)).widths = widths
     require_same(loss_fn(batch), expected, list(batch.embeddings.values()))
@@ -90,10 +85,7 @@ def test_all_targets_equal_or_one_item_give_a_loss_of_0_and_no_nan():
         loss.backward()
         assert loss == 0 and not values.grad.any()
     for name in (*RANKINGS, "consistency"):
-        batch = batch_of(CASES[name])
-        views, marks = (
-            {key: rows[:1] for key, rows in part.items()} for part in (batch.embeddings, batch.precomputed)
-        )
-        assert CASES[name].make()(replace(batch, embeddings=views, precomputed=marks)).item() == pytest.approx(
-            0, abs=1e-12
-        )
+        batch, parts = batch_of(CASES[name]), {}
+        for part in ("embeddings", "precomputed"):
+            parts[part] = {key: rows[:1] for key, rows in getattr(batch, part).items()}
+        assert CASES[name].make()(replace(batch, **parts)).item() == pytest.approx(0, abs=1e-12)

@@ -1,5 +1,7 @@
 """Conditional replaced-token detection: corruption, condition, loss, and what is trained, against loops."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -60,19 +62,13 @@ def test_the_loss_is_the_loop_over_tokens(reduction):
     logits, lengths = torch.randn(4, 6, 2), [6, 3, 5, 2]
     mask = torch.tensor([[1] * n + [0] * (6 - n) for n in lengths])
     replaced = (torch.rand(4, 6) < 0.4) & mask.bool()
-    per_sentence, everything = [], []
-    for row in range(4):
-        own = []
-        for place in range(6):
-            probability = logits[row, place].double().softmax(0)[int(replaced[row, place])]
-            everything.append(-probability.log())
-            if 0 < place < lengths[row]:
-                own.append(-probability.log())
-        per_sentence.append(own)
-    flat = [loss for own in per_sentence for loss in own]
+    everything, counted = [], []
+    for row, place in itertools.product(range(4), range(6)):
+        everything.append(-logits[row, place].double().log_softmax(0)[int(replaced[row, place])])
+        counted += everything[-1:] if 0 < place < lengths[row] else []
     expected = {
-        "sum": sum(sum(own) for own in per_sentence) / 2,  # two sentences, each twice
-        "mean_tokens": sum(flat) / len(flat),
+        "sum": sum(counted) / 2,  # two sentences, each twice
+        "mean_tokens": sum(counted) / len(counted),
         "mean_all": sum(everything) / len(everything),
     }[reduction]
     found = replaced_token_ce(logits, replaced, mask, reduction, 2)
@@ -112,10 +108,6 @@ def test_the_condition_stands_behind_the_embedding_layer_at_index_0(kind, tiny):
         assert torch.equal(encoder(ids, mask)[0], plain)  # nothing is left behind
 
 
-def crtd_loss(step, batch):
-    return step(**batch)["crtd"]
-
-
 @pytest.mark.grid
 @pytest.mark.parametrize("views", ["all", "anchor"])
 @pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
@@ -124,7 +116,7 @@ def test_the_crtd_step_is_the_loop_over_sentences(kind, columns, views, tiny, se
     """Each copy with its own vector; the sum of the paper over anchor, positive and negative, or the anchor alone."""
     step, batch = built(tiny(kind, **NO_DROPOUT), sentences, columns, pre_seq_len=3, crtd_views=views)
     loss_fn, encoder, model = step.losses["crtd"], step.model.encoder, step.model
-    found = crtd_loss(step, batch)
+    found = step(**batch)["crtd"]
     ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
     every = batch["input_ids"].shape[1] if views == "anchor" else 1  # the anchor is the first view of each example
     corrupted = dict(zip(range(0, len(ids), every), loss_fn.corruption.corrupted, strict=True))
@@ -145,78 +137,61 @@ def test_the_crtd_step_is_the_loop_over_sentences(kind, columns, views, tiny, se
     sentences_counted = 4 * (2 if len(columns) == 1 and views == "all" else 1)
     assert found.item() == pytest.approx(total / sentences_counted, rel=1e-4)
     kept, replaced = right
-    figures = {"rtd_accuracy_replaced": replaced, "rtd_accuracy_kept": kept}
-    for name, expected in figures.items():
-        assert [int(number) for number in loss_fn.metrics[name]] == [sum(expected), len(expected)]
-    share = [int(number) for number in loss_fn.metrics["replaced_share"]]
-    assert share == [len(replaced), len(replaced) + len(kept)]
+    assert {name: tuple(map(int, metric)) for name, metric in loss_fn.metrics.items()} == {
+        "rtd_accuracy_kept": (sum(kept), len(kept)),
+        "rtd_accuracy_replaced": (sum(replaced), len(replaced)),
+        "replaced_share": (len(replaced), len(replaced) + len(kept)),
+    }
 
 
 @pytest.mark.parametrize("discriminator", ["self", "trained"])
 def test_detection_on_anchors_encodes_their_rows_and_no_others_again(discriminator, tiny, sentences):
     """Rows, packed tokens and prompts of the passes after the first, with dropout of the prompts."""
-    step, batch = built(
-        tiny("bert"), sentences, COLUMNS["triplets"], pre_seq_len=3, crtd_views="anchor", discriminator=discriminator
-    )
-    loss_fn, seen = step.losses["crtd"], {}
+    options = {"pre_seq_len": 3, "crtd_views": "anchor", "discriminator": discriminator}
+    step, batch = built(tiny("bert"), sentences, COLUMNS["triplets"], **options)
+    loss_fn, seen = step.losses["crtd"], []
 
-    def record(name):
-        def hook(module, args, options):
-            packing, prefix = options.get("packing"), options.get("prefix")
-            seen.setdefault(name, []).append((len(args[0]), packing and len(packing.source), prefix))
+    def record(module, args, options):
+        seen.append((len(args[0]), len(options["packing"].source), options.get("prefix")))
 
-        return hook
-
-    for name, encoder in {"self": step.model.encoder, "trained": loss_fn.discriminator}.items():
-        if encoder is not None:
-            encoder.register_forward_pre_hook(record(name), with_kwargs=True)
-    loss_fn.corruption.register_forward_pre_hook(
-        lambda module, args: seen.setdefault("generator", []).append((len(args[0]), len(args[2].source)))
-    )
+    for encoder in {step.model.encoder, loss_fn.discriminator} - {None}:
+        encoder.register_forward_pre_hook(record, with_kwargs=True)
+    loss_fn.corruption.register_forward_pre_hook(lambda module, args: seen.append((len(args[0]), len(args[2].source))))
     step(**batch)
     lengths = batch["attention_mask"].sum(2)
-    of_anchors = 4, int(lengths[:, 0].sum())
-    (rows_of_all, tokens_of_all, prefix), *later = seen.pop("self")
+    (rows_of_all, tokens_of_all, prefix), *later = seen
     assert (rows_of_all, tokens_of_all) == (4 * 3, int(lengths.sum()))
-    assert seen.pop("generator") == [of_anchors]
-    later = later if discriminator == "self" else seen.pop("trained")
-    assert [again[:2] for again in later] == [of_anchors] and not seen
+    assert [again[:2] for again in later] == [(4, int(lengths[:, 0].sum()))] * 2
     if discriminator == "self":
-        for layer, (keys, values) in later[0][2].items():
+        for layer, (keys, values) in later[-1][2].items():
             for drawn, again in zip(prefix[layer], (keys, values), strict=True):
-                assert torch.equal(again, drawn[::3])
-                assert not torch.equal(again, drawn[1::3])
+                assert torch.equal(again, drawn[::3]) and not torch.equal(again, drawn[1::3])
 
 
 def test_a_corrupted_corpus_has_the_anchors_too(tiny, sentences):
     step, batch = built(tiny("bert", **NO_DROPOUT), sentences, COLUMNS["triplets"], crtd_views="anchor")
-    expected = crtd_loss(step, batch)
-    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
-    ahead = FixedCorruption()(ids, mask).view_as(batch["input_ids"])
+    expected, ids = step(**batch)["crtd"].item(), batch["input_ids"]
+    ahead = FixedCorruption()(ids.flatten(0, 1), batch["attention_mask"].flatten(0, 1)).view_as(ids)
     step.losses["crtd"].corruption = None
-    assert crtd_loss(step, {**batch, CORRUPTED: ahead}).item() == pytest.approx(expected.item(), rel=1e-6)
-    assert crtd_loss(step, {**batch, CORRUPTED: ahead.roll(1, 1)}).item() != pytest.approx(expected.item(), rel=1e-3)
+    assert step(**batch, **{CORRUPTED: ahead})["crtd"].item() == pytest.approx(expected, rel=1e-6)
+    assert step(**batch, **{CORRUPTED: ahead.roll(1, 1)})["crtd"].item() != pytest.approx(expected, rel=1e-3)
 
 
 def test_the_weight_decays_only_if_asked_to(tiny, sentences):
-    for options, expected in {
-        (): [0.005, 0.005],
-        (("lambda_decay_rate", 1.0),): [0.005, 0.005],
-        (("lambda_decay_rate", 0.5),): [0.005, 0.005 * 0.5**0.3],
-        (("lambda_decay_rate", 0.5), ("lambda_decay_steps", 10.0)): [0.005, 0.005 * 0.5**3],
-    }.items():
-        step, _ = built(tiny("bert"), sentences, **dict(options))
-        assert [step.terms["crtd"].weight_at(number) for number in (0, 30)] == pytest.approx(expected, rel=1e-12)
+    for rate, steps, expected in (
+        (None, None, 0.005),
+        (1.0, None, 0.005),
+        (0.5, None, 0.005 * 0.5**0.3),
+        (0.5, 10.0, 0.005 * 0.5**3),
+    ):
+        step, _ = built(tiny("bert"), sentences, lambda_decay_rate=rate, lambda_decay_steps=steps)
+        assert step.terms["crtd"].weight_at(30) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("conditional", [True, False])
-def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tiny, sentences):
+def test_the_gradient_reaches_the_prompts_through_the_condition(tiny, sentences):
     """Central differences in float64: prompts are moved in the first pass only, so that only h can carry it."""
-    step, batch = built(
-        tiny("bert", **NO_DROPOUT), sentences, pre_seq_len=2, crtd_condition=conditional, prompt_dropout=0.0
-    )
-    step.double()
-    loss_fn, encoder = step.losses["crtd"], step.model.encoder
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, pre_seq_len=2, prompt_dropout=0.0)
+    loss_fn, encoder = step.double().losses["crtd"], step.model.encoder
     table = encoder.prompt.table.weight
     with torch.no_grad():
         table.mul_(20)
@@ -225,29 +200,22 @@ def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tin
 
     def loss():
         h = step.model.head(encoder(ids, mask)[0][:, 0])
-        condition = h if loss_fn.conditional else None
         corrupted = loss_fn.corruption(ids, mask)
-        hidden = encoder(corrupted, mask, prefix=fixed, condition=condition, as_encoder=False)[0]
+        hidden = encoder(corrupted, mask, prefix=fixed, condition=h, as_encoder=False)[0]
         labels = (corrupted != ids).long().flatten()
         each = F.cross_entropy(loss_fn.head(hidden).flatten(0, 1), labels, reduction="none")
         return (each * mask.flatten()).sum()
 
-    value = loss()
-    if not conditional:
-        (gradient,) = torch.autograd.grad(value, [table], allow_unused=True)
-        assert gradient is None
-        return
-    (gradient,) = torch.autograd.grad(value, [table])
+    (gradient,) = torch.autograd.grad(loss(), [table])
     assert gradient.abs().max() > 1e-6
     for place in [(0, 3), (1, 70), (1, 191)]:
-        step_size = 1e-5
         values = []
-        for sign in (1, -1):
+        for change in (1e-5, -1e-5):
             with torch.no_grad():
-                table[place] += sign * step_size
+                table[place] += change
                 values.append(loss().item())
-                table[place] -= sign * step_size
-        assert gradient[place].item() == pytest.approx((values[0] - values[1]) / (2 * step_size), rel=1e-4, abs=1e-9)
+                table[place] -= change
+        assert gradient[place].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-4, abs=1e-9)
 
 
 # Data with another loss of the embeddings
@@ -257,20 +225,17 @@ LABELLED = Columns(["anchor", "positive", "label"], CLASSES)
 SCORED = Columns(["anchor", "positive", "score"], scores=(0.0, 5.0))
 
 
-@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
-def test_labelled_and_scored_pairs_have_the_loss_of_sbert_in_place_of_the_contrastive_one(method, tiny, sentences):
+def test_labelled_and_scored_pairs_have_the_loss_of_sbert_in_place_of_the_contrastive_one(tiny, sentences):
     """Their loops are in tests/losses."""
     for columns, values, name in (
         (LABELLED, [CLASSES[i % 3] for i in (2, 0, 1, 1)], "classification"),
         (SCORED, [0.5, 5.0, 0.0, 3.0], "regression"),
     ):
         given = [{**row, columns[-1]: value} for row, value in zip(rows(sentences, PAIR), values, strict=True)]
-        step, batch = built(tiny("bert", **NO_DROPOUT), sentences, columns, given, method=method, batchnorm=False)
-        terms = step(**batch)
-        assert list(terms) == [name, "crtd"]
-        encoded = step.encode(**batch)
+        step, batch = built(tiny("bert", **NO_DROPOUT), sentences, columns, given, batchnorm=False)
+        terms, encoded = step(**batch), step.encode(**batch)
+        assert list(terms) == [name, "crtd"] and list(encoded.embeddings) == PAIR
         assert terms[name].item() == pytest.approx(step.losses[name](encoded).item(), rel=1e-5)
-        assert list(encoded.embeddings) == PAIR
 
 
 # What is trained
@@ -290,19 +255,12 @@ TYPES = {
 def test_the_types_of_table_6_train_what_they_say(name, cls_prompt, tiny, sentences):
     options, expected = TYPES[name]
     step, batch = built(tiny("bert"), sentences, cls_prompt=cls_prompt, **options)
-    before = {n: p.detach().clone() for n, p in step.named_parameters()}
     sum(step(**batch).values()).backward()
     moved = {n for n, p in step.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
-    parts = {
-        "prompt": {n for n in before if n.startswith("model.encoder.prompt")},
-        "cls_prompt": {n for n in before if n.startswith("model.encoder.cls_prompt")},
-        "discriminator": {n for n in before if n.startswith("losses.crtd.discriminator") and before[n].ndim > 1},
-    }
     wanted = expected | ({"cls_prompt"} if cls_prompt else set())
-    for part, names in parts.items():
-        reached = {n for n in names & moved if "embeddings" not in n}
-        assert bool(reached) == (part in wanted), part
-    assert not {n for n in moved if n.startswith("model.encoder.backbone")}
+    for part in ("encoder.prompt", "encoder.cls_prompt", "crtd.discriminator", "encoder.backbone"):
+        reached = [n for n in moved if f"{part}." in n and "embeddings" not in n]
+        assert bool(reached) == (part.split(".")[1] in wanted), part
     assert {"losses.crtd.head.weight", "model.head.layers.0.weight"} <= moved
 
 
@@ -312,8 +270,7 @@ def test_diffcse_trains_encoder_and_discriminator_apart(tiny, sentences):
     own, other = step.model.encoder.backbone, step.losses["crtd"].discriminator.backbone
     for encoder in (own, other):
         assert encoder.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
-    shared = {id(p) for p in own.parameters()} & {id(p) for p in other.parameters()}
-    assert not shared
+    assert not {*map(id, own.parameters())} & {*map(id, other.parameters())}
 
 
 # What is kept
@@ -334,10 +291,8 @@ def test_batchnorm_statistics_and_the_cls_prompt_survive_saving(method, tiny, se
     found = dcpcse.load(tmp_path / "out", device="cpu")
     assert np.array_equal(found.encode(sentences), model.encode(sentences))
     statistics = {n: t for n, t in found.head.state_dict().items() if "running" in n or "tracked" in n}
-    assert len(statistics) == 6
-    assert int(statistics["layers.1.num_batches_tracked"]) == 3
-    for name, tensor in statistics.items():
-        assert torch.equal(tensor, model.head.state_dict()[name])
+    assert len(statistics) == 6 and int(statistics["layers.1.num_batches_tracked"]) == 3
+    assert all(torch.equal(tensor, model.head.state_dict()[name]) for name, tensor in statistics.items())
     assert not any("generator" in n or "discriminator" in n for n, _ in found.named_parameters())
 
 

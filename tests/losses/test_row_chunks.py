@@ -10,7 +10,7 @@ from loops import CASES, ROWS, SIZE, batch_of, by_loops, computed, largest_error
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dcpcse.losses import Contrastive, Loss, MaskedLM
+from dcpcse.losses import Contrastive, Loss
 
 OF_ALL_PAIRS = [name for name, case in CASES.items() if case.candidates]
 by_loops = functools.cache(lambda name, of=by_loops: of(CASES[name]))
@@ -21,8 +21,7 @@ def test_every_loss_that_splits_or_shortens_is_compared_with_a_loop():
     while left:
         left += left.pop().__subclasses__()
         found |= {kind for kind in left if kind.__module__.startswith("dcpcse.losses") and kind.has_row_chunks}
-    assert MaskedLM not in found and Contrastive in found
-    assert found <= {type(case.make()) for case in CASES.values()}
+    assert Contrastive in found and found <= {type(case.make()) for case in CASES.values()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -46,9 +45,7 @@ def test_loss_gradients_and_metrics_are_those_of_the_whole_matrix_and_of_loops(n
         of_all, *others = (computed(case, chunk, torch.float32) for chunk in (None, ROWS, ROWS + 1))
         for loss, found, metrics in others:  # bit for bit
             assert torch.equal(loss, of_all[0]) and metrics == of_all[2]
-            assert all(
-                torch.equal(gradient, of_all[1][view]) for view, gradient in found.items() if gradient is not None
-            )
+            assert all(torch.equal(rows, of_all[1][view]) for view, rows in found.items() if rows is not None)
 
 
 WIDTHS = ((3, 0.5), (5, 2.0), (SIZE, 1.0))
@@ -130,9 +127,8 @@ def test_no_gradient_is_computed_where_none_is_wanted_and_half_precision_does_no
             assert not total.requires_grad
 
 
-@pytest.mark.parametrize("name", ["hinge, guide and classes", "two copies"])
-def test_a_compiled_loss_is_one_graph_and_computes_the_same_in_chunks(name):
-    case = CASES[name]
+def test_a_compiled_loss_is_one_graph_and_computes_the_same_in_chunks():
+    case = CASES["hinge, guide and classes"]
     expected, loss_fn = computed(case)[0], case.make()
     torch._dynamo.reset()
     try:
