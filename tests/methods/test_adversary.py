@@ -77,20 +77,6 @@ def test_an_adversarial_view_is_a_step_uphill_at_every_token(packed, tiny, batch
         assert ((found[name] - found[same]).abs().amax(1) > 1e-2).all()
 
 
-def test_the_supervised_loss_is_larger_after_the_step(tiny, batch):
-    """Of a small step, whose first-order term counts."""
-    step = step_of(tiny)
-    step.adversary = Adversary("supervised", 1e-3, step.adversary.views)
-    views, loss_fn = step.encode(**batch).embeddings, step.losses["supervised"]
-    batch_of = SimpleNamespace(input_ids=batch["input_ids"], extras={})
-
-    def loss(first, second):
-        batch_of.embeddings = {"anchor": views[first], "positive": views[second], "negative": views["negative"]}
-        return loss_fn.mean(batch_of, None).item()
-
-    assert loss("steep", "steep too") > loss("anchor", "positive")
-
-
 @pytest.mark.parametrize("options", [{}, {"tuning": "deep", "pre_seq_len": 3}], ids=["full", "deep"])
 def test_chunks_take_the_same_steps(options, tiny, batch):
     """The gradient cache looks at a chunk without a gradient; the step uphill has its own."""
@@ -116,12 +102,10 @@ def test_chunks_take_the_same_steps(options, tiny, batch):
         torch.testing.assert_close(in_chunks[name], term.detach(), rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("option", ["torch_compile", "fp16"])
-def test_ways_to_compute_without_an_inner_gradient_are_refused(option, tiny):
+def test_ways_to_compute_without_an_inner_gradient_are_refused():
     method = SimpleNamespace(adversary=Adversary("supervised", 1.0, {}), model=SimpleNamespace(method="mine"))
     run = {"torch_compile": False, "fp16": False}
     require_inner_gradient(method, SimpleNamespace(**run))
-    with pytest.raises(UserError, match=f"--{option}: --method mine needs the gradient"):
-        require_inner_gradient(method, SimpleNamespace(**{**run, option: True}))
-    method.adversary = None
-    require_inner_gradient(method, SimpleNamespace(**{**run, option: True}))
+    for option in run:
+        with pytest.raises(UserError, match=f"--{option}: --method mine needs the gradient"):
+            require_inner_gradient(method, SimpleNamespace(**{**run, option: True}))

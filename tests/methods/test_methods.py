@@ -1,5 +1,7 @@
 """Methods as values on the axes: what they fill in, what they refuse, and their losses against naive loops."""
 
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,10 +11,8 @@ from transformers import AutoModel
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.columns import CLASSES, Columns
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.losses import Contrastive
-from dcpcse.methods import METHODS, build_method, fill_defaults, model_arguments, register
-from dcpcse.methods.shared.prototypes import CODE, PAPER
+from dcpcse.methods import METHODS, build_method, fill_defaults, model_arguments
+from dcpcse.methods.shared.prototypes import PAPER
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
@@ -123,22 +123,15 @@ def test_settling_what_is_settled_changes_nothing(name):
     for columns in COLUMNS.values():
         once = fill_defaults(model_arguments(**with_encoder({"method": name}, "other")), columns)
         assert fill_defaults(once, columns) == once
-        assert None not in (
-            once.tuning,
-            once.pooler_type,
-            once.mlp_only_train,
-            once.denoise,
-            once.denoise_at_inference,
-        )
+        filled = ("tuning", "pooler_type", "mlp_only_train", "denoise", "denoise_at_inference")
+        assert None not in [getattr(once, option) for option in filled]
 
 
 def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
-    alone = fill_defaults(model_arguments(method="promptbert"), COLUMNS["sentences"])
-    pairs = fill_defaults(model_arguments(method="promptbert"), COLUMNS["triplets"])
-    assert alone.second_template
-    assert pairs.second_template is None
-    assert (alone.denoise, alone.denoise_at_inference, alone.mlp_only_train) == (True, False, True)
-    assert (pairs.denoise, pairs.denoise_at_inference, pairs.mlp_only_train) == (True, True, False)
+    alone, pairs = (fill_defaults(model_arguments(method="promptbert"), columns) for columns in ([*TEXT], [*TRIPLE]))
+    assert alone.second_template and pairs.second_template is None and alone.denoise and pairs.denoise
+    assert (alone.denoise_at_inference, alone.mlp_only_train) == (False, True)
+    assert (pairs.denoise_at_inference, pairs.mlp_only_train) == (True, False)
 
 
 TEXT, PAIR, TRIPLE = COLUMNS.values()
@@ -147,136 +140,80 @@ REFUSED = {  # method → columns, options, what the message has
     "dcpcse": [
         (TEXT, {"prompt_len": 4}, "--prompt_len is an option of --method conpvp"),
         (TEXT, {"final_period": True}, "has no effect without a template"),
-        (TEXT, {"no_blank_in_training": True}, "has no effect without a template"),
-        (TEXT, {"freeze_prompts": True, "init_from": "x"}, "without input vectors"),
         (TEXT, {"train_lm_head": True}, "--train_lm_head has no effect without --do_mlm"),
-        (TEXT, {"prefix_hidden_size": 8}, "without --prefix_projection"),
-        (TEXT, {"prototypes": "positive", "template": "{sentence} [MASK]"}, "give --pooler_type mask"),
         (TEXT, {"do_mlm": True, "mlm_weight": 0.0, "mlm_decay_rate": 0.5}, "--mlm_weight above 0"),
-        (TEXT, {"lambda_weight": 0.1}, "--lambda_weight is an option of --method"),
-        (TEXT, {"crtd_views": "anchor"}, "--crtd_views is an option of --method d2cse and diffcse"),
-        *((TEXT, {"encoder_dropout": rate}, "--encoder_dropout") for rate in (1.0, -0.1, float("nan"))),
+        (TEXT, {"encoder_dropout": float("nan")}, "--encoder_dropout"),
     ],
     "simcse": [
         (TEXT, {"pre_seq_len": 10}, "--pre_seq_len has no effect without --tuning deep"),
-        (TEXT, {"position_offset": 3}, "--position_offset has no effect without --tuning deep"),
         (TEXT, {"denoise": True}, "--denoise has no effect without --pooler_type mask"),
         (TEXT, {"pooler_type": "avg", "mlp_only_train": True}, "has no effect without a head"),
         (TEXT, {"pooler_type": "mask"}, "give --template"),
-        (TEXT, {"denoise_in_dev": True}, "--denoise_in_dev has no effect without --denoise"),
         (TEXT, {"prototypes": "both"}, "give --pooler_type mask and a --template, such as 'This"),
-        (TEXT, {"neg_size": 4}, "--neg_size is an option of --method esimcse"),
-        (TEXT, {"cls_prompt": True}, "--cls_prompt has no effect without --tuning deep"),
-        (TEXT, {"pooler_type": "avg", "batchnorm": True}, "has no effect without a head"),
         (TEXT, {"largest_score": 5.0}, "--largest_score is an option of --method d2cse and diffcse and sbert"),
         (TEXT, {"tuning": "half"}, "--tuning half: unknown; choose from"),
-        (TEXT, {"gather_gradient": "half"}, "--gather_gradient"),
     ],
     "promptbart": [(TEXT, {}, "--method promptbart: unknown; did you mean 'promptbert'.* Choose from: .*dcpcse")],
     "promptbert": [
         (TEXT, {"denoise": False, "denoise_by": "attention", "denoise_at_inference": False}, "--denoise_by has"),
         (TEXT, {"denoise_by": "attention", "denoise_unshifted": True}, "--denoise_by template"),
-        (TEXT, {"pooler_type": "cls", "denoise_in_dev": True}, "--denoise_in_dev has no effect"),
-        (TEXT, {"org_mlp": True, "pooler_type": "cls"}, "--org_mlp has no effect"),
         (TEXT, {"template": "means [MASK]"}, "0 slots for the sentence"),
         (TEXT, {"second_template": "{sentence}"}, r"no \[MASK\]"),
-        (TEXT, {"further_templates": ["means [MASK]"]}, "0 slots for the sentence"),
-        (TEXT, {"further_templates": ["{sentence}"]}, r"no \[MASK\]"),
         (TEXT, {"further_templates": [MEANS, MEANS]}, "the positive already has this template"),
-        (TEXT, {"second_template": MEANS, "further_templates": [MEANS]}, "the positive already has this template"),
         (TEXT, {"further_templates": ["[PROMPT] {sentence} [MASK]"]}, r"\[PROMPT\] slots, which only --template"),
         (TEXT, {"further_templates": [MEANS], "tuning": "shallow"}, "--tuning shallow trains the tokens of one"),
         (TEXT, {"further_templates": [MEANS], "positive": "crop"}, "--further_templates and --positive crop"),
-        (TEXT, {"prototypes": "some"}, "--prototypes some: unknown; choose from"),
-        (TEXT, {"prototype_weight": 0.0}, "--prototype_weight 0: must be above 0"),
-        (TEXT, {"prototype_weight": float("nan")}, "--prototype_weight nan: must be a number"),
     ],
     "conpvp": [
-        (TEXT, {"denoise_by": "attention", "denoise_from_zero": True}, "--denoise_by template"),
         (TEXT, {"second_template": "{sentence} [MASK]"}, "--second_template: --method conpvp uses"),
         (TEXT, {"prompt_len": 3, "template": "{sentence} [PROMPT] [MASK]"}, "different number"),
         (TEXT, {"pooler_type": "avg"}, "--prototypes both needs the .MASK. vector .* --prototypes none"),
-        (TEXT, {"prototypes": "none", "prototype_templates": "code"}, "no effect without --prototypes"),
         (TEXT, {"prototypes": "none", "instance_weight": 0.5}, "0.5 has no effect with --proto"),
     ],
     "scpcse": [
         (TEXT, {"freeze_prompts": True}, "without --init_from"),
         (TEXT, {"prototype_weight": 2.0}, "--prototype_weight has no effect without --prototypes"),
-        (TEXT, {"further_templates": [MEANS]}, "--further_templates is an option of --method promptbert"),
     ],
     "angle": [
         (TRIPLE, {"angle_weight": 0.0, "angle_temp": 1.0}, "no effect without --angle_weight above 0"),
-        (TRIPLE, {"in_batch_weight": 0.0, "similar_from": 3.0}, "without --in_batch_weight above 0"),
         (TRIPLE, {"cosine_weight": 0.0, "in_batch_weight": 0.0, "temp": 0.1}, "no contrastive loss with --cosine_w"),
         (Columns(LABELLED, CLASSES[::2]), {}, "no row has the label entailment"),
     ],
     "d2cse": [
-        (TEXT, {"prototypes": "both"}, "--prototypes is an option of --method .*no effect on d2cse"),
         (TEXT, {"before_mlp": True, "pooler_type": "avg"}, "--before_mlp has no effect without a head"),
-        (TEXT, {"lambda_weight": 0.0, "lambda_decay_rate": 0.9}, "without --lambda_weight above 0"),
-        (TEXT, {"lambda_decay_steps": 9.0}, "--lambda_decay_steps has no effect without --lamb"),
         (TEXT, {"lambda_decay_steps": 9.0, "lambda_decay_rate": 1.0}, "--lambda_decay_steps has no effect"),
         (TEXT, {"corrupted_corpus": "x", "masking_ratio": 0.2}, "--masking_ratio has no effect with"),
         (TEXT, {"tuning": "shallow"}, "--tuning shallow: --method d2cse takes no template"),
-        (TEXT, {"crtd_condition": False, "before_mlp": True}, "--before_mlp has no effect"),
         (LABELLED, {"temp": 0.1}, "--temp has no effect: --method d2cse has no contrastive loss with a column label"),
-        (SCORED, {"guide": "x"}, "--guide has no effect: --method d2cse has no contrastive loss with a column score"),
-        (LABELLED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column label"),
         (SCORED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column score"),
-        (LABELLED, {"largest_score": 5.0}, "--largest_score has no effect without a column score"),
         *((TEXT, {name: -1.0}, f"--{name}") for name in ("masking_ratio", "lambda_weight", "lambda_decay_steps")),
-        *((TEXT, {"lambda_decay_rate": rate}, "--lambda_decay_rate") for rate in (0.0, 1.5)),
         *((TEXT, {name: "two"}, f"--{name}") for name in ("crtd_reduction", "discriminator", "crtd_views")),
     ],
-    "diffcse": [
-        (TEXT, {"lambda_weight": 0.0, "discriminator_warmup_steps": 5.0}, "--lambda_weight above 0"),
-        (TEXT, {"template": "{sentence} [MASK]"}, "--template: --method diffcse takes no template"),
-    ],
+    "diffcse": [(TEXT, {"lambda_weight": 0.0, "discriminator_warmup_steps": 5.0}, "--lambda_weight above 0")],
     "sbert": [
-        (TEXT, {}, "--method sbert needs labelled pairs or hard negatives"),
         (PAIR, {}, "third column: label, score, or hard negatives"),
         (Columns(LABELLED, ["neutral"]), {}, "--train_file: all rows have the label neutral"),
         (LABELLED, {"temp": 0.1}, "--temp has no effect: --method sbert"),
-        (TRIPLE, {"hard_negative_weight": 1.0}, "--hard_negative_weight has no effect: --method sbert"),
-        (LABELLED, {"gather_gradient": "published"}, "--gather_gradient has no effect: --method sbert"),
         (TRIPLE, {"largest_score": 5.0}, "--largest_score has no effect without a column score"),
         (SCORED, {"largest_score": 4.0}, "from 0 to 5; they must differ and be between 0 and --largest_score 4"),
         (Columns(SCORED, scores=(-1, 1)), {}, "from -1 to 1; they must differ and be 0 or more; rescale"),
         (Columns(SCORED, scores=(3, 3)), {}, "range from 3 to 3; they must differ"),
-        (LABELLED, {"prototypes": "both"}, "--prototypes both needs the .MASK. vector"),
-        *((SCORED, {"largest_score": value}, "--largest_score .*: must be") for value in (0, -1.0, float("inf"))),
     ],
     "esimcse": [
-        (TEXT, {"dup_rate": 1.0}, "--dup_rate 1: must be at least 0 and below 1"),
-        (TEXT, {"dup_rate": -0.1}, "--dup_rate -0.1"),
-        (TEXT, {"neg_size": -1}, "--neg_size -1: must be at least 0"),
         (TEXT, {"neg_size": 10**9}, "--neg_size 1000000000"),
-        (TEXT, {"momentum": 1.0}, "--momentum 1: must be at least 0 and below 1"),
         (TEXT, {"momentum": float("nan")}, "--momentum nan"),
         (TEXT, {"neg_size": 0, "momentum": 0.9}, "--momentum has no effect without a queue"),
-        (TEXT, {"tuning": "shallow"}, "give --template"),
-        (TEXT, {"prototypes": "both"}, "--prototypes both"),
     ],
     "consert": [
         (PAIR, {}, "--method consert needs labelled pairs or hard negatives"),
         (TEXT, {"augmentation_1": "adversarial"}, "the augmentation adversarial needs the classification loss"),
-        (TEXT, {"max_square": True}, "--max_square needs the classification loss"),
-        (Columns(LABELLED, ("neutral",)), {}, "have the label neutral.*add rows with another one"),
         (TEXT, {"augmentation_1": "none", "augmentation_2": "none"}, "or train with dropout"),
-        (TEXT, {"augmentation_1": "none", "augmentation_2": "none", "no_dropout": False, "encoder_dropout": 0.0},
-         "both copies would be identical"),
-        (TEXT, {"no_dropout": True, "tuning": "deep", "prompt_dropout": 0.1}, "--prompt_dropout 0.1"),
         (TEXT, {"no_dropout": True, "encoder_dropout": 0.1}, "contradict each other"),
         (TRIPLE, {"augmentation_1": "adversarial", "augmentation_2": "adversarial"}, "for one of them$"),
         (TEXT, {"token_cutoff_rate": 0.3}, "has no effect without --augmentation_1 or _2 token_cutoff"),
-        (TRIPLE, {"noise_norm": 0.3}, "--noise_norm has no effect without --augmentation_1 or _2 adversarial"),
         (TEXT, {"template": "{sentence} [MASK]", "second_template": "[MASK] {sentence}"}, "--second_template"),
-        (TRIPLE, {"hard_negative_weight": 0.5}, "--hard_negative_weight has no effect with --method consert"),
-        *((TEXT, options, f"--{next(iter(options))}") for options in (
-            {"augmentation_1": "span"}, {"token_cutoff_rate": 0.0}, {"feature_cutoff_rate": 1.0},
-            {"embedding_dropout_rate": -0.1}, {"noise_norm": 0.0}, {"contrastive_weight": float("inf")})),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -292,19 +229,10 @@ def test_a_weight_of_hard_negatives_is_refused_without_them():
         args = model_arguments(**with_encoder({"method": name}, "other"), hard_negative_weight=-0.5)
         if name in ("sbert", "consert", "cosent", "angle"):  # which refuse it with any data
             continue
-        for columns in (TEXT, PAIR):
-            with pytest.raises(
-                UserError, match="--hard_negative_weight has no effect without hard negatives, a third"
-            ):
-                fill_defaults(args, columns)
+        with pytest.raises(UserError, match="--hard_negative_weight has no effect without hard negatives, a third"):
+            fill_defaults(args, PAIR)
         for columns in ([*TEXT, "positive", "negative"], None):  # None: the columns are not known yet
             assert fill_defaults(args, columns).hard_negative_weight == -0.5, entry
-
-
-def test_a_method_name_is_given_once():
-    with pytest.raises(ValueError, match=r"'dcpcse' is already registered, by dcpcse\.methods\.dcpcse"):
-        register("dcpcse")(lambda *_: None)
-    assert METHODS["dcpcse"].build.__module__ == "dcpcse.methods.dcpcse"
 
 
 @pytest.mark.parametrize("left_out", ["cosine", "in_batch", "angle"])
@@ -320,16 +248,11 @@ def test_a_loss_of_angle_of_weight_0_is_left_out_with_the_defaults_of_its_option
 
 
 def test_every_contrastive_loss_knows_the_gradient_that_an_option_gives(tiny):
-    for options in (
-        {"method": "dcpcse"},
-        {"method": "conpvp", "instance_weight": 0.5},
-        {"method": "scpcse", "prototypes": "both"},
-    ):
+    for options in ({"method": "conpvp", "instance_weight": 0.5}, {"method": "scpcse", "prototypes": "both"}):
         for given in ("exact", "published"):
             args = model_arguments(gather_gradient=given, **options)
             method = build_method(load_backbone(tiny("bert")), args, ["anchor"])
-            assert {term.loss.gather_gradient for term in method.terms.values()} == {given}
-            assert all(isinstance(term.loss, Contrastive) for term in method.terms.values())
+            assert [term.loss.gather_gradient for term in method.terms.values()] == [given] * 2
 
 
 # Denoising in training
@@ -353,19 +276,11 @@ STEPS = {  # name → options, the views of positives and further negatives of e
     "conpvp": ({"method": "conpvp"}, PROTOTYPE),
     "w/o c-": ({"method": "conpvp", "prototypes": "positive"}, {"prototypical": ("prototype",)}),
     "w/o c+ & c-": ({"method": "conpvp", "prototypes": "none"}, INSTANCE),
-    "w/ manual": ({"method": "conpvp", "template": MEANS.replace(" :", " of")}, PROTOTYPE),
     "code": ({"method": "conpvp", "prototype_templates": "code", "denoise_by": "attention"}, PROTOTYPE),
     "with instance-wise loss": ({"method": "conpvp", "instance_weight": 0.5}, PROTOTYPE | INSTANCE),
     "prototypes": ({"method": "promptbert", "prototypes": "both"}, INSTANCE | PROTOTYPE),
-    "prototypes and one template": (
-        {"method": "promptbert", "template": MEANS, "denoise": False, "prototypes": "both"},
-        INSTANCE | PROTOTYPE,
-    ),
+    "one template": ({"method": "promptbert", "template": MEANS, "prototypes": "both"}, INSTANCE | PROTOTYPE),
     "scpcse": ({"method": "scpcse", "prototypes": "both", "prototype_weight": 0.5}, INSTANCE | PROTOTYPE),
-    "simcse": (
-        {"method": "simcse", "template": MEANS, "pooler_type": "mask", "prototypes": "both"},
-        INSTANCE | PROTOTYPE,
-    ),
 }
 ENCODERS = [("bert", "sentences"), ("roberta", "triplets"), ("bert", "triplets"), ("roberta", "sentences")]
 
@@ -391,16 +306,11 @@ def test_a_step_is_the_loop_over_rows(name, kind, data, tiny, sentences):
 
 
 def test_denoising_from_position_0_is_said_to_have_no_effect_where_positions_begin_there(tiny, caplog):
-    for kind, line in {
-        "bert": "--denoise_from_zero has no effect on bert, whose positions begin at 0",
-        "roberta": "",
-    }.items():
-        caplog.clear()
+    for kind, count in {"roberta": 0, "bert": 1}.items():
         args = model_arguments(method="promptbert", denoise_from_zero=True)
         model = build_method(load_backbone(tiny(kind)), args, ["anchor"]).model
         assert model.denoising.from_zero == (kind == "roberta")
-        assert line in caplog.text
-        assert bool(line) == ("--denoise_from_zero" in caplog.text)
+        assert caplog.text.count("--denoise_from_zero has no effect on bert, whose positions begin at 0") == count
 
 
 def test_a_frozen_bias_gives_no_gradient_and_the_same_loss(tiny, sentences):
@@ -466,20 +376,12 @@ def test_templates_are_drawn_evenly_and_apart_and_the_same_each_time(tiny):
     texts = [f"sentence {i}" for i in range(8000)]
     drawn = {name: [views[name].template_for(text, 1) for text in texts] for name in ("prototype", "negated")}
     for numbers in drawn.values():
-        counts = [numbers.count(number) for number in sorted(set(numbers))]
-        assert len(counts) == 8
-        assert max(counts) < 1.15 * min(counts) + 60
-    pairs = {(a, b) for a, b in zip(drawn["prototype"], drawn["negated"], strict=True)}
-    assert len(pairs) == 64
+        counts = Counter(numbers).values()
+        assert len(counts) == 8 and max(counts) < 1.15 * min(counts) + 60
+    assert len(set(zip(*drawn.values(), strict=True))) == 64
     assert [views["prototype"].template_for(text, 1) for text in texts] == drawn["prototype"]
     assert [views["prototype"].template_for(text, 2) for text in texts] != drawn["prototype"]
     assert set(drawn["prototype"]).isdisjoint(drawn["negated"])
-
-
-def test_the_template_sets_are_those_of_the_paper_and_the_code():
-    assert [len(texts) for texts in (*PAPER.values(), *CODE.values())] == [8, 8, 9, 8]
-    for text in {*PAPER["positive"], *PAPER["negative"], *CODE["positive"], *CODE["negative"]}:
-        assert Template.parse(text).masks == 1
 
 
 def test_prototypes_of_a_file_of_ones_own(tiny, tmp_path):
@@ -488,9 +390,7 @@ def test_prototypes_of_a_file_of_ones_own(tiny, tmp_path):
     for content, message in {
         None: "No such file",
         "positive: [a": "not valid YAML",
-        "positive: ['{sentence} [MASK]']": "expected the keys positive and negative",
         "positive: []\nnegative: []": "expected the keys positive and negative",
-        "positive: ['{sentence}']\nnegative: ['{sentence} [MASK]']": r"no \[MASK\]",
         "positive: ['{sentence} [PROMPT] [MASK]']\nnegative: ['{sentence} [MASK]']": "only the anchor's",
         "positive: ['{sentence} [MASK] [MASK]']\nnegative: ['{sentence} [MASK]']": "same number of",
     }.items():
@@ -545,41 +445,6 @@ def test_an_mlm_head_beside_a_trained_encoder_has_weights_of_its_own(tiny, sente
     step, batch = step_and_batch(tiny("bert"), sentences, lm_head="checkpoint", method="simcse", do_mlm=True)
     sum(step(**batch).values()).backward()
     words = step.model.encoder.backbone.embeddings.word_embeddings.weight
-    assert words.requires_grad
-    assert words.grad is not None
     decoder = step.losses["mlm"].lm_head.masked_lm.get_output_embeddings().weight
-    assert decoder is not words
-    assert not decoder.requires_grad
-
-
-# Batches
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_views_in_templates_decode_to_the_written_texts(kind, tiny, sentences):
-    tokenizer = (backbone := load_backbone(tiny(kind))).tokenizer
-    texts = ['This "{sentence}" means [MASK].', '[MASK] of "{sentence}" .']
-    args = model_arguments(method="promptbert", template=texts[0], second_template=texts[1])
-    method, rows = build_method(backbone, args, TRIPLE), examples(sentences, TRIPLE)
-    batch = ViewCollator(tokenizer, method.views, 40, templates=method.model.templates)(rows)
-    for b, example in enumerate(rows):
-        for v, view in enumerate(method.views):
-            ids = batch["input_ids"][b, v, : int(batch["attention_mask"][b, v].sum())].tolist()
-            (slot,) = batch["slots_masks"][b, v].tolist()
-            assert ids[slot] == tokenizer.mask_token_id
-            content = tokenizer(example[view.column], add_special_tokens=False)["input_ids"]
-            assert len(content) == batch["slots_content"][b, v]
-            around = TokenTemplate(Template.parse(texts[view.templates[0]]), tokenizer)
-            assert ids == [*around.before, *content, *around.after]
-
-
-def test_the_length_of_a_batch_counts_the_sentence_and_not_the_template(tiny):
-    backbone = load_backbone(tiny("bert"))
-    method = build_method(backbone, model_arguments(method="promptbert"), ["anchor"])
-    template = method.model.templates
-    for pad in (False, True):
-        collator = ViewCollator(backbone.tokenizer, method.views, 6, templates=template, pad_to_max_length=pad)
-        batch = collator([{"anchor": "rain " * 40}, {"anchor": "rain"}])
-        longest = 6 + max(t.length for t in template)
-        assert batch["input_ids"].shape == (2, 2, longest)
-        assert batch["slots_content"].tolist() == [[6, 6], [1, 1]]
+    assert words.requires_grad and words.grad is not None
+    assert decoder is not words and not decoder.requires_grad

@@ -68,20 +68,13 @@ def test_of_triplets_the_positive_has_further_templates_and_the_hard_negative_th
     assert lengths["further_1"] == lengths["positive"] != lengths["anchor"]
 
 
-def test_prototypes_keep_their_templates_behind_the_further_ones(tiny, sentences):
-    options = {"second_template": TWO, "further_templates": [THREE, FOUR]}
-    step, batch = built(tiny, sentences, prototypes="positive", **options)
+def test_prototypes_keep_their_templates_behind_the_further_ones_and_the_longest_template_counts(tiny, sentences):
+    long = f"{'the ' * 30}{{sentence}} [MASK]"
+    step, batch = built(tiny, sentences, prototypes="positive", second_template=TWO, further_templates=[THREE, long])
     plain, _ = built(tiny, sentences, second_template=TWO, prototypes="positive")
     assert list(step.terms) == ["contrastive", "contrastive_further_1", "contrastive_further_2", "prototypical"]
-    found = [str(template.template) for template in step.model.templates]
-    others = [str(template.template) for template in plain.model.templates]
-    assert found == [*others[:2], THREE, FOUR, *others[2:]]
+    found, others = ([str(one.template) for one in each.model.templates] for each in (step, plain))
+    assert found == [*others[:2], THREE, long, *others[2:]]
     chosen = batch["slots_template"]
-    assert chosen[:, :4].tolist() == [[0, 1, 2, 3]] * 4
-    assert set(chosen[:, 4].tolist()) <= set(range(4, len(found)))
-
-
-def test_the_longest_template_counts_wherever_it_stands(tiny, sentences):
-    long = f"{'the ' * 30}{{sentence}} [MASK]"
-    step, _ = built(tiny, sentences, further_templates=[long])
+    assert chosen[:, :4].tolist() == [[0, 1, 2, 3]] * 4 and set(chosen[:, 4].tolist()) <= set(range(4, len(found)))
     assert step.model.longest_template == max(template.length for template in step.model.templates) > 30
