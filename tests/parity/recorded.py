@@ -8,7 +8,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from dcpcse.data.collator import slots_of
-from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.backbones import load_backbone, load_tokenizer
 from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import template_tokens
 from dcpcse.encoders.templates import MASK, SENTENCE
 from dcpcse.encoders.tokenization import TokenizedTexts
-from dcpcse.methods import Method, build_method, model_arguments
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.methods.shared.prototypes import TEMPLATE_SETS
 from dcpcse.training.step import TrainingStep
 
@@ -116,20 +117,10 @@ def write_encoders(folder: Path) -> dict[str, str]:
         assert not unknown and all(n.rsplit(".", 1)[0].endswith(("decoder", "vocab_projector")) for n in lacking)
         model.tie_weights()
         model.save_pretrained(place)
-        for name in (
-            n for n in recorded if n.startswith(f"{kind}/") and n.count("/") == 1 and not n.endswith("config")
-        ):
-            (place / name.removeprefix(f"{kind}/")).write_text(str(recorded[name]), encoding="utf-8")
-        (place / "tokenizer_config.json").write_text(str(recorded[f"{kind}/tokenizer_config.json"]), encoding="utf-8")
+        for name in (n.removeprefix(f"{kind}/") for n in recorded if n.startswith(f"{kind}/")):
+            if "/" not in name and name != "config":
+                (place / name).write_text(str(recorded[f"{kind}/{name}"]), encoding="utf-8")
     return {kind: str(folder / kind) for kind in KINDS}
-
-
-class Step(TrainingStep):
-    """A training step that keeps the views of its method, for a collator."""
-
-    def __init__(self, method: Method) -> None:
-        super().__init__(method)
-        self.views = method.views
 
 
 @dataclass(frozen=True)
@@ -138,14 +129,11 @@ class Bench:
 
     folders: Mapping[str, str]
     desk: Path
-    _tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
 
     def tokenizer(self, kind: str) -> PreTrainedTokenizerBase:
-        if kind not in self._tokenizers:
-            self._tokenizers[kind] = load_backbone(self.folders[kind]).tokenizer
-        return self._tokenizers[kind]
+        return load_tokenizer(self.folders[kind], LoadOptions())
 
-    def build(self, case: Case, *, weights: bool = True, **changes: Any) -> Step:
+    def build(self, case: Case, *, weights: bool = True, **changes: Any) -> TrainingStep:
         """Our method with the recorded weights, in float64 and train mode. changes: of the recorded options."""
         options = {**case.meta["our_options"], **changes}
         lm_head = options.pop("lm_head", None)
@@ -155,7 +143,8 @@ class Bench:
             options["prototype_templates"] = self.write(str(case), self.sets_of(case))
         backbone = load_backbone(self.folders[case.encoder], lm_head=lm_head)
         method = build_method(backbone, model_arguments(**options), case.columns)
-        step = Step(method).double()
+        step = TrainingStep(method).double()
+        step.views = method.views  # for a collator
         if weights:
             load_weights(step, case)
         return step.train()
@@ -186,10 +175,7 @@ def templates_of(case: Case, tokenizer: PreTrainedTokenizerBase) -> dict[int, st
     for (ids, mask, kept), index in zip(flat, indices, strict=True):
         length = int(mask.sum())
         sentence = [i for i in range(1, length - 1) if not kept[i]]
-        assert (
-            sentence == list(range(sentence[0], sentence[-1] + 1))
-            and not kept[[0, *range(length - 1, len(ids))]].any()
-        )
+        assert sentence == list(range(sentence[0], sentence[-1] + 1))
         tokens = tokenizer.convert_ids_to_tokens(ids[:length].tolist())
         before, after = tokens[1 : sentence[0]], tokens[sentence[-1] + 1 : -1]
         lead = " " if tokens[sentence[0]].startswith("Ġ") else ""
@@ -297,12 +283,8 @@ def gradients_of(step: TrainingStep, case: Case, group: str) -> Numbers:
     found = {name: parameter_of(step, name).grad for name in public}
     if public:
         known = {id(parameter_of(step, name)) for name in public}
-        more = [
-            n
-            for n, weight in trained(step)
-            if id(weight) not in known and weight.grad is not None and weight.grad.any()
-        ]
-        assert not more, f"only we have a gradient of {more}"
+        others = [(name, weight.grad) for name, weight in trained(step) if id(weight) not in known]
+        assert not [name for name, gradient in others if gradient is not None and gradient.any()], "only ours"
     return {f"{group}/{name}": number(gradient) for name, gradient in found.items()}
 
 

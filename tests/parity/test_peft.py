@@ -14,7 +14,6 @@ from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, Tan
 peft = pytest.importorskip("peft")
 
 LENGTH = 4
-KINDS = ["bert", "roberta", "xlm-roberta", "electra"]
 
 
 def trained(folder, *, head=True, offset=LENGTH, projection=None, **options) -> SentenceEncoder:
@@ -31,38 +30,33 @@ def trained(folder, *, head=True, offset=LENGTH, projection=None, **options) -> 
     ).eval()
 
 
-def cls_by_peft(base: str, folder: Path, sentences: list[str]) -> np.ndarray:
+def cls_of(model: torch.nn.Module, folder: Path, sentences: list[str]) -> np.ndarray:
     """[CLS] vectors by transformers and peft alone; the folder's own tokenizer."""
-    model = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(base, dtype=torch.float32), folder).eval()
     tokens = AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
     with torch.no_grad():
-        output = model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
+        output = model.eval()(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
     return output.last_hidden_state[:, 0].numpy()
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in KINDS),
         ("bert", {"projection": 6}),
+        ("roberta", {}),
+        ("electra", {}),
         ("bert", {"pooling": "cls_before_pooler", "head": False}),
     ],
-    ids=[*KINDS, "bert-projected", "bert-cls-before-pooler"],
 )
 def test_peft_gives_the_same_vectors(tiny, tmp_path, sentences, kind, options):
     model = trained(tiny(kind), **options)
     model.save(tmp_path)
     ours = model.encode(sentences)
-    assert np.abs(ours - cls_by_peft(tiny(kind), tmp_path, sentences)).max() < 1e-5
-    plain = AutoModel.from_pretrained(tiny(kind)).eval()
-    tokens = model.tokenizer(sentences[:1], return_tensors="pt")
-    with torch.no_grad():
-        bare = plain(input_ids=tokens["input_ids"]).last_hidden_state[0, 0].numpy()
-    assert np.abs(ours[0] - bare).max() > 1e-2, "the prompts do too little for this test to tell anything"
-    found = peft.AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path).eval()  # by the name in the folder
-    with torch.no_grad():
-        cls = found(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]).last_hidden_state[:, 0]
-    np.testing.assert_allclose(cls.numpy(), ours[:1], atol=1e-5)
+    by_name = peft.AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path)  # by the name in the folder
+    base = AutoModel.from_pretrained(tiny(kind), dtype=torch.float32)
+    bare = cls_of(base, tmp_path, sentences)
+    assert np.abs(ours - bare).max() > 1e-2, "the prompts do too little for this test to tell anything"
+    for opened in (by_name, peft.PeftModel.from_pretrained(base, tmp_path)):
+        np.testing.assert_allclose(cls_of(opened, tmp_path, sentences), ours, atol=1e-5)
 
 
 def test_the_adapter_file_is_the_one_that_peft_would_write(tiny, tmp_path):
@@ -86,11 +80,8 @@ def test_the_adapter_file_is_the_one_that_peft_would_write(tiny, tmp_path):
 
 NOT_THE_SAME = {
     "offset 0": ("bert", {"offset": 0}),
-    "another offset": ("bert", {"offset": LENGTH + 1}),
     "head at inference": ("bert", {"head_at_inference": True}),
     "avg": ("bert", {"pooling": "avg", "head": False}),
-    "avg_first_last": ("roberta", {"pooling": "avg_first_last", "head": False}),
-    "modernbert": ("modernbert", {"offset": 0}),
     "modernbert with an offset": ("modernbert", {"offset": LENGTH}),
 }
 

@@ -3,18 +3,16 @@
 docs/reproduction.md holds the largest differences; this file writes that table if DCPCSE_WRITE_TABLE=1 is set.
 """
 
+import functools
 import math
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 from method_models import Collator
 from recorded import (
     FILES,
@@ -36,13 +34,9 @@ from recorded import (
     total_of,
 )
 from torch import Tensor
-from transformers import AutoModel
 
-from dcpcse.data.training_data import load_training_file
-from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.methods import build_method, model_arguments
-from dcpcse.methods.shared.prototypes import CODE, PAPER
+from dcpcse.methods.shared.prototypes import CODE
 
 TOLERANCE = 1e-6
 PAGE = Path(__file__).parents[2] / "docs/reproduction.md"
@@ -69,15 +63,12 @@ class Outcome:
 @pytest.fixture(scope="module")
 def ours(bench) -> Callable[[Case], Outcome]:
     """ours(case) → what our side computes; once a case."""
-    known: dict[str, Outcome] = {}
 
+    @functools.cache
     def get(case: Case) -> Outcome:
-        if str(case) not in known:
-            step = bench.build(case)
-            found = differences(run(step, case), case.public)
-            texts = case["texts/sentences"].tolist()
-            known[str(case)] = Outcome(found, tokens_of(step, case).ids, step.model.encode(texts))
-        return known[str(case)]
+        step = bench.build(case)
+        found = differences(run(step, case), case.public)
+        return Outcome(found, tokens_of(step, case).ids, step.model.encode(case["texts/sentences"].tolist()))
 
     return get
 
@@ -133,21 +124,7 @@ def test_templates_of_prototypes_have_the_tokens_of_the_public_code(case, bench)
     assert np.array_equal(attended(step, batch), case["given/prompt_mask"])
 
 
-@pytest.mark.parametrize("case", cases("dcpcse"), ids=str)
-def test_positions_after_prompts_are_those_of_the_public_code(case, bench):
-    step, batch = bench.build(case), batch_of(case)
-    ids = step.model.encoder.inputs(batch["input_ids"].flatten(0, 1))["position_ids"]
-    mask = batch["attention_mask"].flatten(0, 1).bool()
-    public = torch.from_numpy(case["public/position_ids"]).long().expand_as(ids)
-    assert torch.equal(ids[mask], public[mask])
-
-
 # The comparison sees an error of one percent
-
-
-def terms_of(case: Case) -> list[str]:
-    """The names of our loss terms."""
-    return list(case.meta.get("our_terms_at_recording") or case.meta["loss_terms"])
 
 
 def changed(bench: Bench, case: Case, term: str, change: Callable[[Tensor], Tensor]) -> dict[str, float]:
@@ -164,11 +141,7 @@ def worst(found: dict[str, float], start: str) -> float:
 @pytest.mark.parametrize("file", FILES)
 def test_the_comparison_sees_one_percent_of_a_term_its_value_its_gradient_and_any_number(file, bench):
     case = next(case for case in cases(file) if case in LIKE_OURS and case.meta["gradients_recorded"])
-    for term in terms_of(case):
-        found = changed(bench, case, term, lambda value: 1.01 * value)
-        with pytest.raises(AssertionError):
-            require_equal(found)
-        assert found["loss"] > 1e-4 and worst(found, "gradients") > (0.009 if len(terms_of(case)) == 1 else 1e-4)
+    for term in case.meta.get("our_terms_at_recording") or case.meta["loss_terms"]:
         value = changed(bench, case, term, lambda value: value + 0.01 * value.detach())
         gradient = changed(bench, case, term, lambda value: value + 0.01 * (value - value.detach()))
         assert value["loss"] > 1e-4 and worst(value, "gradients") <= TOLERANCE
@@ -208,79 +181,39 @@ def test_diffcse_with_pads_turned_into_the_first_token_is_the_release(bench):
     require_equal(differences(run(step, case), case.public))
 
 
-def test_conpvps_hard_negatives_have_prompts_here_and_none_in_the_release(bench):
-    case = Case("conpvp", "bert-3-column-s-code-weight-0.5")
-    step, batch = bench.build(case), batch_of(case)
-    prompts = batch["slots_prompts"]
-    assert (prompts[:, 0] >= 0).all() and (prompts[:, 3] == -1).all()
-    texts = case["texts/sentences"].tolist()
-    ours = Collator.of(step, 32)([{column: texts[i + k] for k, column in enumerate(case.columns)} for i in range(4)])
-    assert (ours["slots_prompts"][:, 3] >= 0).all() and (ours["slots_prompts"][:, 1:3] == -1).all()
-    batch["slots_prompts"] = prompts.clone()
-    batch["slots_prompts"][:, 3] = batch["slots_masks"][:, 3] - torch.arange(4, 0, -1)
-    total = total_of(step, step(**batch), 0)
-    assert abs(total.item() / case["public/loss"] - 1) > 1e-3
-
-
 def test_optiprompt_trains_the_opening_quote_which_the_last_occurrence_of_its_token_leaves_out(bench):
     case = Case("promptbert", "bert-unsup-plain-org-mlp-optiprompt")
     step = bench.build(case, template='*cls*_This_sentence_:_"*sent_0*"_means*mask*.*sep+*', weights=False)
     template = step.model.template
-    row = template.wrap(step.model.tokenizer("A plain sentence", add_special_tokens=False)["input_ids"])
-    opening, closing = (place for place in row.prompts if step.model.tokenizer.decode([row.ids[place]]) == '"')
-    last = [max(i for i, token in enumerate(row.ids) if token == wanted) for wanted in template.prompt_ids]
-    assert opening not in last and last.count(closing) == 2
+    row = template.wrap([7, 8])
+    opening, _ = (place for place in row.prompts if step.model.tokenizer.decode([row.ids[place]]) == '"')
+    assert opening not in [max(i for i, token in enumerate(row.ids) if token == own) for own in template.prompt_ids]
     assert len(set(row.prompts)) == len(template.prompt_ids) == 7
-    texts = case["texts/sentences"].tolist()
-    batch = Collator.of(step, 32)([{"anchor": text} for text in texts])
+    batch = Collator.of(step, 32)([{"anchor": text} for text in case["texts/sentences"].tolist()])
     total_of(step, step(**batch), 0).backward()
     assert (step.model.encoder.shallow.weight.grad.norm(dim=1) > 0).all()
 
 
-def test_consert_moves_special_tokens_in_the_release_only(bench):
-    """The release shuffles [CLS] and [SEP] with the second copy, and cuts features off theirs in the first."""
-    case = Case("consert", "unsup-feature-cutoff-shuffle")
-    step, released = bench.build(case), batch_of(case)
-    found = Collator.of(step, 64)([{"anchor": text} for text in case["texts/sentences"].tolist()])
-    first, last = step.model.tokenizer.cls_token_id, step.model.tokenizer.sep_token_id
-    for batch, moves in ((released, True), (found, False)):
-        ends = batch["attention_mask"][:, 1].sum(1) - 1
-        rows, shuffled = torch.arange(len(ends)), batch["input_ids"][:, 1]
-        stays = (shuffled[:, 0] == first) & (shuffled[rows, ends] == last)
-        cut = batch["altered_zeroed"][:, 0]
-        assert not stays.all() if moves else stays.all()
-        assert cut[:, 0].any() == cut[rows, ends].any() == moves and cut[:, 1].any()
-
-
-def test_blanks_around_a_sentence_in_a_file_are_removed_which_matters_to_roberta(bench, tmp_path):
-    """The releases tokenise a line as it is."""
-    lines = [" It rained. ", "The cat slept. "]
-    (tmp_path / "train.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    texts = load_training_file(tmp_path / "train.txt", tmp_path / "cache").dataset["anchor"]
-    for kind in ("bert", "roberta"):
-        tokenizer = bench.tokenizer(kind)
-        pairs = zip(tokenizer(list(texts))["input_ids"], tokenizer(lines)["input_ids"], strict=True)
-        assert all((ours == public) == (kind == "bert") for ours, public in pairs)
-
-
-OUR_WAYS: dict[str, tuple[Case, dict[str, Any], set[str]]] = {
+OUR_WAYS = {
     "avg_first_last": (
-        Case("simcse", "bert-unsup-avg-layer1-last"),
+        "simcse",
+        "bert-unsup-avg-layer1-last",
         {"pooler_type": "avg_first_last"},
         {"loss", "embeddings"},
     ),
-    "weight 0.15": (Case("consert", "joint-token-cutoff-max-square"), {"contrastive_weight": 0.15}, {"loss"}),
-    "plain at test": (Case("promptbert", "bert-sup-denoised"), {"denoise_at_inference": False}, {"embeddings"}),
-    "no full stop": (Case("promptbert", "bert-sup-denoised"), {"final_period": False}, {"embeddings"}),
-    "by template": (Case("conpvp", "bert-1-column-s-their-words"), {"denoise_by": "template"}, {"loss"}),
-    "sum over tokens": (Case("diffcse", "bert-unsup-72-pads"), {"crtd_reduction": "sum"}, {"loss", "loss.detection"}),
+    "weight 0.15": ("consert", "joint-token-cutoff-max-square", {"contrastive_weight": 0.15}, {"loss"}),
+    "plain at test": ("promptbert", "bert-sup-denoised", {"denoise_at_inference": False}, {"embeddings"}),
+    "no full stop": ("promptbert", "bert-sup-denoised", {"final_period": False}, {"embeddings"}),
+    "by template": ("conpvp", "bert-1-column-s-their-words", {"denoise_by": "template"}, {"loss"}),
+    "sum": ("diffcse", "bert-unsup-72-pads", {"crtd_reduction": "sum"}, {"loss", "loss.detection"}),
 }
 """Our defaults where an option gives the way of the public code: case, option, what differs besides gradients."""
 
 
 @pytest.mark.parametrize("way", OUR_WAYS)
 def test_without_the_option_that_gives_the_public_way_the_numbers_differ(way, bench):
-    case, changes, differs = OUR_WAYS[way]
+    file, name, changes, differs = OUR_WAYS[way]
+    case = Case(file, name)
     assert changes.items() - case.meta["our_options"].items(), "the option of the record is the public one"
     found = differences(run(bench.build(case, **changes), case), case.public)
     numbers = {name: value for name, value in found.items() if not name.startswith("gradients")}
@@ -306,127 +239,28 @@ def test_dcpcse_leaves_the_lm_head_as_it_is_unless_it_is_to_be_trained(bench):
     require_equal(differences({"loss": number(total), **kept}, public))
 
 
-# ConPVP: the place of [MASK]
-
-
-def naive_conpvp(bench: Bench, case: Case, batch: dict[str, Tensor], kept: Tensor, *, third_from_end: bool) -> float:
-    """ConPVP's loss in loops over a plain transformers model, one row at a time.
-
-    kept: where the debiasing pass attends. third_from_end: take that token for [MASK], as the release does; otherwise
-    the last mask token of the row.
-    """
-    plain = (
-        AutoModel.from_pretrained(bench.folders[case.encoder], attn_implementation="eager", add_pooling_layer=False)
-        .double()
-        .eval()
-    )
-    mask_id = bench.tokenizer(case.encoder).mask_token_id
-    weights = {name: torch.from_numpy(value).double() for name, value in case.group("weights").items()}
-    views: list[list[Tensor]] = [[] for _ in range(batch["input_ids"].shape[1])]
-    for example in range(len(batch["input_ids"])):
-        for view, vectors in enumerate(views):
-            length = int(batch["attention_mask"][example, view].sum())
-            ids = batch["input_ids"][example, view, :length]
-            place = length - 3 if third_from_end else int((ids == mask_id).nonzero().max())
-            embedded = plain.get_input_embeddings()(ids).clone()
-            if view == 0:
-                embedded[place - len(weights["endp"]) : place] = weights["endp"]
-            positions = {"position_ids": torch.arange(length)[None] + (2 if case.encoder == "roberta" else 0)}
-            hidden = [
-                plain(inputs_embeds=embedded[None], attention_mask=mask[None], **positions).last_hidden_state[0, place]
-                for mask in (torch.ones(length), kept[example, view, :length])
-            ]
-            vectors.append(
-                torch.tanh(weights["mlp.dense.weight"] @ (hidden[0] - hidden[1]) + weights["mlp.dense.bias"])
-            )
-    anchors, *others = views
-    losses = []
-    for i, anchor in enumerate(anchors):
-        scores = [F.cosine_similarity(anchor, other, dim=0) / 0.05 for vectors in others for other in vectors]
-        losses.append(torch.stack(scores).logsumexp(0) - scores[i])
-    return torch.stack(losses).mean().item()
-
-
-@pytest.mark.parametrize("case", [case for case in CONPVP if not case.supervised], ids=str)
-def test_the_naive_loop_with_the_third_token_from_the_end_is_the_release(case, bench):
-    batch, kept = batch_of(case), torch.from_numpy(case["given/prompt_mask"])
-    loss = naive_conpvp(bench, case, batch, kept, third_from_end=True)
-    assert loss == pytest.approx(float(case["public/loss"]), rel=1e-9)
-    assert naive_conpvp(bench, case, batch, kept, third_from_end=False) == pytest.approx(loss, rel=1e-12)
-
-
-ENDS_IN_MASK = '"{sentence}" which does not denote [MASK]'
-
-
-def test_a_template_that_ends_in_mask_is_read_at_its_mask(bench):
-    """The release takes the third token from the end, here the word before [MASK]: its loss differs, ours is right."""
-    case = Case("conpvp", "roberta-1-column-s-their-words")
-    rows = [{"anchor": text} for text in case["texts/sentences"].tolist()]
-    assert ENDS_IN_MASK in PAPER["negative"]
-    for end, differs in (("", True), (" .", False)):
-        sets = {name: [text + end * (text == ENDS_IN_MASK) for text in texts] for name, texts in PAPER.items()}
-        step = bench.build(case, prototype_templates=bench.write(f"ends{differs}", sets))
-        texts = [str(template.template) for template in step.model.templates]
-        batch = Collator.of(step, 32, seed=1)(rows)
-        odd = batch["slots_template"] == texts.index(ENDS_IN_MASK + end)
-        assert odd.sum() == 1 and odd[:, 2].sum() == 1, "the test needs one such negated prototype among others"
-        loss, kept = total_of(step, step(**batch), 0).item(), attended(step, batch)
-        assert naive_conpvp(bench, case, batch, kept, third_from_end=False) == pytest.approx(loss, rel=1e-12)
-        off = abs(naive_conpvp(bench, case, batch, kept, third_from_end=True) / loss - 1)
-        assert (1e-3 < off < 2e-2) if differs else off < 1e-12
-
-
 # Options that follow the public code
 
 
 ANCHOR = "{sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."
 
 
-@pytest.fixture(params=["bert", "roberta"])
-def tokenizer(request, bench):
-    tokenizer = bench.tokenizer(request.param)
-    tokenizer.kind = request.param
-    return tokenizer
-
-
-def test_prototype_templates_code_gives_the_token_ids_of_the_public_words(tokenizer):
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_prototype_templates_code_gives_the_token_ids_of_the_public_words(kind, bench):
     """Every recorded row is one of our templates around a sentence, and the sentence has the recorded tokens."""
-    case = Case("conpvp", f"{tokenizer.kind}-1-column-s-their-words")
+    case, tokenizer, seen = Case("conpvp", f"{kind}-1-column-s-their-words"), bench.tokenizer(kind), set()
     ids, mask, content = (case[f"given/{name}"] for name in ("input_ids", "attention_mask", "slots_content"))
     views = [[ANCHOR], CODE["positive"], CODE["negative"]]
     views = [[TokenTemplate(Template.parse(text), tokenizer) for text in texts] for texts in views]
-    seen = set()
     for n, v in np.ndindex(*ids.shape[:2]):
-        row = ids[n, v][mask[n, v] == 1].tolist()
-        first = len(tokenizer("")["input_ids"]) // 2  # the anchor's template begins with the sentence
-        sentence = tokenizer.decode(ids[n, 0][first : first + content[n, 0]])
-        found = []
-        for template in views[v]:
-            ((words,), _) = template.contents([sentence], int(content[n, v]))
-            if template.wrap(words).ids == row:
-                found.append(str(template.template))
-        assert len(found) == 1, (n, v, tokenizer.convert_ids_to_tokens(row))
-        seen.add(found[0])
+        row, length = ids[n, v][mask[n, v] == 1].tolist(), int(content[n, v])
+        sentence = tokenizer.decode(ids[n, 0][1 : 1 + content[n, 0]])  # with which the anchor's template begins
+        (found,) = [one for one in views[v] if one.wrap(one.contents([sentence], length)[0][0]).ids == row]
+        seen.add(str(found.template))
     assert len(seen) == 13
-    for text in (*CODE["positive"], *CODE["negative"], ANCHOR):
-        row = TokenTemplate(Template.parse(text), tokenizer).wrap([7, 8])
+    for template in (one for view in views for one in view):
+        row = template.wrap([7, 8])
         assert row.masks == (len(row.ids) - 3,)  # the public code finds [MASK] there
-
-
-def test_the_blank_is_left_out_in_all_views_and_its_absence_is_said_to_change_nothing_for_bert(bench, caplog):
-    for kind, told in {"roberta": 0, "bert": 1}.items():
-        caplog.clear()
-        args = model_arguments(method="conpvp", no_blank_in_training=True, prototype_templates="code")
-        method = build_method(load_backbone(bench.folders[kind]), args, ["anchor", "positive", "negative"])
-        assert caplog.text.count("no_blank_in_training=True has no effect: the tokenizer of bert ignores") == told
-        assert "--no_blank_in_training" not in caplog.text or told
-        rows = [{"anchor": "It rained.", "positive": "A cat slept.", "negative": "Nobody sang."}]
-        batch = Collator.of(method, 32)(rows)
-        for v, view in enumerate(method.views):
-            template = method.model.templates[batch["slots_template"][0, v]]
-            start, count = len(template.before), batch["slots_content"][0, v]
-            bare = method.model.tokenizer(rows[0][view.column], add_special_tokens=False)["input_ids"]
-            assert batch["input_ids"][0, v, start : start + count].tolist() == bare
 
 
 # docs/reproduction.md
