@@ -27,7 +27,7 @@ WAITS = Counter()
 """(what the host waits for, the lines of the project that led to it) → number of times."""
 
 KERNELS = Counter()
-"""Operation → number of kernels: one for every operation of torch that is no view."""
+"""Operation → number of kernels, of those that tests count."""
 
 EXCHANGES = Counter()
 """Collective operation → number of times that the CPUs of several processes exchanged something by it."""
@@ -42,8 +42,6 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 
 NO_SCALARS = {"cat", "stack", "index_select", "index_copy", "gather", "scatter", "embedding", "mm", "bmm", "addmm"}
 """Operations for which a CPU tensor without dimensions does not count as a number."""
-
-NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense", "equal"}
 
 
 def reset() -> None:
@@ -115,7 +113,7 @@ def run(operation, args, kwargs):
         log_copy(args[1], isinstance(args[0], DeviceTensor), asynchronous=(*args, False)[2])
     else:
         require_one_device(name, args, tensors)
-        log_operation(name, args, kwargs, is_view=operation.is_view)
+        log_operation(name, args, kwargs)
     options = {name: with_tensors(values_of, option) for name, option in kwargs.items()}
     options |= {} if target is None else {"device": torch.device("cpu")}
     with _disable_current_modes():
@@ -128,8 +126,8 @@ def run(operation, args, kwargs):
 
 def log_copy(source: Tensor, to_device: bool, asynchronous: bool) -> None:
     if isinstance(source, DeviceTensor) == to_device:
-        KERNELS["copy"] += 1
-    elif not to_device:  # torch copies to new pinned memory if it need not wait
+        return
+    if not to_device:  # torch copies to new pinned memory if it need not wait
         if not asynchronous:
             wait("a copy to the CPU")
     elif not source.is_pinned():
@@ -148,7 +146,7 @@ def require_one_device(name: str, args, tensors) -> None:
         raise RuntimeError(f"tensors are on at least two devices, cuda:0 and cpu: aten::{name} of {found}")
 
 
-def log_operation(name: str, args, kwargs, is_view: bool) -> None:
+def log_operation(name: str, args, kwargs) -> None:
     for _ in range(READS.get(name, 0)):
         wait(f"the result of {name}")
     if name in OF_UNKNOWN_SIZE or (name == "repeat_interleave" and kwargs.get("output_size") is None):
@@ -158,16 +156,14 @@ def log_operation(name: str, args, kwargs, is_view: bool) -> None:
             wait("the size of a boolean index")
         if index is not None and not isinstance(index, DeviceTensor):
             wait("a copy of an index to the device")
-    if not is_view and name not in NO_KERNEL:
-        KERNELS[name] += 1
+    KERNELS[name] += name == "_fused_adamw_"
 
 
 class Attention(torch.autograd.Function):
-    """Scaled dot-product attention by that of the CPU; one kernel forwards and one backwards, as fused ones."""
+    """Scaled dot-product attention by that of the CPU."""
 
     @staticmethod
     def forward(ctx, of_cpu, query, key, value, mask, dropout, causal, scale):
-        KERNELS["attention"] += 1
         inputs = [tensor.values.detach().requires_grad_() for tensor in (query, key, value)]
         how = {"attn_mask": None if mask is None else mask.values, "dropout_p": dropout, "is_causal": causal}
         with _disable_current_modes(), torch.enable_grad():
@@ -177,7 +173,6 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        KERNELS["attention, backward"] += 1
         with _disable_current_modes():
             gradients = torch.autograd.grad(*ctx.graph, gradient.values)
         return None, *map(DeviceTensor, gradients), *[None] * 4

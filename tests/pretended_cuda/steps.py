@@ -1,17 +1,18 @@
 """Training steps of every method on the pretended device: what the host waits for in each of them.
 
-Usage: python steps.py FOLDER [PART_OF_A_NAME ...] [--bf16] [--layers 3] [--sample], with the compiled device.cpp in
-LD_PRELOAD, and with the folder of the project, SentEval and tests in PYTHONPATH
+Usage: python steps.py FOLDER [--sample], with the compiled device.cpp in LD_PRELOAD, and with the folder of the
+project, SentEval and tests in PYTHONPATH
 
-Tiny encoders are written to FOLDER; they have one layer, or as many as `--layers` says. REPORTS in it gets one line of
-JSON for every case and mode; with `--sample`, for one case of every method, two runs and three encoders.
+Tiny encoders are written to FOLDER. REPORTS in it gets one line of JSON for every case and mode; with `--sample`, for
+one case of every method, two runs and three encoders.
 """
 
 import argparse
 import json
+import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -60,28 +61,23 @@ CASES = {
     "dcpcse": ("bert", SENTENCE, DEEP),
     "dcpcse, triples": ("roberta", TRIPLE, DEEP),
     "dcpcse, MLM": ("bert", SENTENCE, {**DEEP, "do_mlm": True}),
-    "dcpcse, hinge": ("bert", TRIPLE, {**DEEP, "do_eh_loss": True}),
     "dcpcse, classes": ("bert", (*PAIR, "class"), {**DEEP, "do_eh_loss": True}),
     "dcpcse, guide": ("bert", TRIPLE, {**DEEP, "do_eh_loss": True}),
     "dcpcse, projection": ("bert", SENTENCE, {**DEEP, "prefix_projection": True}),
     "dcpcse, vectors": ("roberta", SENTENCE, {**DEEP, "prompt_form": "vectors"}),
     "dcpcse, ModernBERT": ("modernbert", SENTENCE, DEEP),
     "dcpcse, ELECTRA": ("electra", SENTENCE, DEEP),
-    "scpcse": ("bert", SENTENCE, {"method": "scpcse"}),
-    "scpcse, prototypes": ("bert", TRIPLE, {"method": "scpcse", "prototypes": "both"}),
+    "scpcse": ("bert", TRIPLE, {"method": "scpcse", "prototypes": "both"}),
     "d2cse": ("bert", SENTENCE, {**DEEP, "method": "d2cse"}),
     "d2cse, [CLS] prompt, anchors": ("bert", TRIPLE, {**D2CSE, "cls_prompt": True, "crtd_views": "anchor"}),
     "promptbert": ("bert", SENTENCE, {"method": "promptbert"}),
     "promptbert, triples": ("roberta", TRIPLE, {"method": "promptbert", "org_mlp": True}),
-    "promptbert, MLM": ("bert", SENTENCE, {"method": "promptbert", "do_mlm": True}),
     "promptbert, attention": ("bert", SENTENCE, {"method": "promptbert", "denoise_by": "attention"}),
     "promptbert, shallow": ("bert", SENTENCE, {"method": "promptbert", "tuning": "shallow"}),
-    "conpvp": ("bert", SENTENCE, {"method": "conpvp"}),
-    "conpvp, triples": ("bert", TRIPLE, {"method": "conpvp", "instance_weight": 0.5}),
+    "conpvp": ("bert", TRIPLE, {"method": "conpvp", "instance_weight": 0.5}),
     "conpvp, LoRA": ("roberta", SENTENCE, {"method": "conpvp", "tuning": "lora"}),
     "simcse": ("bert", SENTENCE, {"method": "simcse"}),
     "simcse, triples": ("bert", TRIPLE, {"method": "simcse"}),
-    "simcse, LoRA": ("bert", SENTENCE, {"method": "simcse", "tuning": "lora"}),
     "simcse, avg_first_last": ("bert", SENTENCE, {"method": "simcse", "pooler_type": "avg_first_last"}),
     "diffcse": ("bert", SENTENCE, {"method": "diffcse"}),
     "diffcse, public code": ("bert", SENTENCE, {"method": "diffcse", "batchnorm": False, **PUBLIC_CODE}),
@@ -89,7 +85,6 @@ CASES = {
     "esimcse, template": ("bert", TRIPLE, {"method": "esimcse", "neg_size": 12, **IN_TEMPLATE}),
     "consert": ("bert", SENTENCE, {"method": "consert"}),
     "consert, adversarial": ("bert", TRIPLE, {"method": "consert", **ADVERSARIAL}),
-    "sbert": ("bert", TRIPLE, {"method": "sbert"}),
     "sbert, labels": ("bert", LABELLED, {"method": "sbert"}),
     "sbert, scores": ("bert", SCORED, {"method": "sbert"}),
     "rankcse": ("bert", SENTENCE, {"method": "rankcse", "ranking": "listnet"}),
@@ -97,6 +92,9 @@ CASES = {
     "angle, labels": ("bert", LABELLED, {"method": "angle"}),
 }
 """Name → kind of encoder, columns of the data, options."""
+
+ALL_MODES = {"simcse, triples", "diffcse, public code", "dcpcse"}
+"""Cases that a sample runs in all modes; the others in one process at once, and in two with chunks."""
 
 RUNS = {
     **{name: ({"method": name}, {}) for name in METHODS},
@@ -112,16 +110,16 @@ OF_PROJECT = {"forward_kernel", "backward_kernel", "add_norm_forward", "add_norm
 
 
 class Encoders:
-    """Tiny encoders, each made once."""
+    """Tiny encoders of one layer, each made once."""
 
-    def __init__(self, folder: Path, layers: int) -> None:
-        self.folder, self.layers = folder, layers
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __getitem__(self, kind: str) -> str:
         if not (self.folder / kind).exists():
             names = ("n_layers", "n_heads") if kind == "distilbert" else ("num_hidden_layers", "num_attention_heads")
             # The project's kernels need heads of at least 16 dimensions.
-            make_encoder(self.folder / kind, kind, **dict(zip(names, (self.layers, 2), strict=True)))
+            make_encoder(self.folder / kind, kind, **dict(zip(names, (1, 2), strict=True)))
         return str(self.folder / kind)
 
 
@@ -142,24 +140,20 @@ def built(name: str, encoders: Encoders) -> tuple[TrainingStep, dict[str, Any]]:
     return TrainingStep(method).train(), Collator.of(method, 32)(rows)
 
 
-def one_step(step: TrainingStep, optimizer, batch, chunk: int | None, dtype: torch.dtype | None) -> None:
+def one_step(step: TrainingStep, optimizer, batch, chunk: int | None) -> None:
     """A step of training on a batch in pinned memory, in chunks if there is a number of their rows."""
     weights = {name: term.weight for name, term in step.terms.items()}
     batch = send_to_device(batch, device.CUDA, non_blocking=True)
 
-    def precision():
-        return nullcontext() if dtype is None else torch.autocast("cuda", dtype)
-
     def run(part, replay, last):
-        with precision():
-            terms = step(replay=replay, **part)
+        terms = step(replay=replay, **part)
         sum(weights.get(name, 1.0) * term for name, term in terms.items()).backward()
         return terms
 
     if chunk is None:
         run(batch, None, True)
     else:
-        run_in_chunks(step, batch, chunk, weights, run, precision)
+        run_in_chunks(step, batch, chunk, weights, run)
     optimizer.step()
     optimizer.zero_grad()
     with torch.no_grad():
@@ -167,24 +161,22 @@ def one_step(step: TrainingStep, optimizer, batch, chunk: int | None, dtype: tor
             loss_fn.after_step(step.model)
 
 
-def steps(encoders: Encoders, wanted: Sequence[str], bf16: bool) -> Iterator[dict[str, Any]]:
-    """Report one step of every case in every mode."""
-    for name in CASES:
-        if wanted and not any(part in name for part in wanted):
-            continue
+def steps(encoders: Encoders, names: Iterable[str], in_all_modes: Container[str]) -> Iterator[dict[str, Any]]:
+    """Report one step of every case, in all modes or in two of them."""
+    for name in names:
         step, batch = built(name, encoders)
         step, batch = step.to(device.CUDA), {**pin_memory(batch), COUNTS_KEY: (ROWS, ROWS)}
         optimizer = torch.optim.AdamW([p for p in step.parameters() if p.requires_grad], lr=1e-3, foreach=True)
-        modes = {"one pass": (None, None)}
-        modes |= {"bf16": (None, torch.bfloat16)} if bf16 else {}
-        if not isinstance(step.model.head, BatchNormMLP):  # it does not take chunks
-            modes |= {"three chunks": (CHUNK, None), "two processes, three chunks": (CHUNK, None)}
-        modes |= {"two processes": (None, None)}
-        for mode, (chunk, dtype) in modes.items():
+        modes = {"one pass": None, "three chunks": CHUNK, "two processes, three chunks": CHUNK, "two processes": None}
+        if isinstance(step.model.head, BatchNormMLP):  # it does not take chunks
+            modes = {"one pass": None, "two processes": None}
+        elif name not in in_all_modes:
+            modes = {"one pass": None, "two processes, three chunks": CHUNK}
+        for mode, chunk in modes.items():
             device.reset()
             with device.two_processes() if "processes" in mode else nullcontext():
-                one_step(step, optimizer, batch, chunk, dtype)
-            yield report(name, mode, device.WAITS, device.KERNELS)
+                one_step(step, optimizer, batch, chunk)
+            yield {"case": name, "mode": mode, "exchanges": device.EXCHANGES.total(), "lines": lines_of(device.WAITS)}
 
 
 def planted(encoders: Encoders) -> Iterator[dict[str, Any]]:
@@ -196,7 +188,7 @@ def planted(encoders: Encoders) -> Iterator[dict[str, Any]]:
         return loss * (loss.item() > 0)
 
     with patch.object(Contrastive, "forward", read):
-        for found in steps(encoders, ["simcse, triples"], bf16=False):
+        for found in steps(encoders, ["simcse, triples"], ALL_MODES):
             yield {**found, "case": "planted"}
 
 
@@ -214,22 +206,13 @@ class EachStep(TrainerCallback):
         device.reset()
 
 
-def runs(encoders: Encoders, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
+def runs(encoders: Encoders) -> Iterator[dict[str, Any]]:
     """Report the steps of whole runs of the Trainer, from the loading of a batch on."""
     for name, (options, how) in RUNS.items():
-        if wanted and not any(part in name for part in wanted):
-            continue
-        args = dcpcse.TrainingArguments(
-            str(encoders.folder / f"run of {name}"),
-            max_steps=STEPS + 3,
-            per_device_train_batch_size=ROWS,
-            learning_rate=1e-4,
-            save_strategy="no",
-            logging_steps=1000,
-            disable_tqdm=True,
-            overwrite_output_dir=True,
-            **how,
-        )
+        folder = str(encoders.folder / f"run of {name}")
+        how = how | {"save_strategy": "no", "logging_steps": 1000, "disable_tqdm": True, "overwrite_output_dir": True}
+        how |= {"max_steps": STEPS + 3, "per_device_train_batch_size": ROWS, "learning_rate": 1e-4}
+        args = dcpcse.TrainingArguments(folder, **how)
         sentences, steps = [f"{sentence} {i}" for i in range(10) for sentence in SENTENCES], EachStep()
         data = [tuple(row.values()) for row in rows_of(sentences, options["method"], len(sentences))]
         options = with_encoder(options, encoders["bert"])
@@ -241,11 +224,6 @@ def lines_of(waits: Counter) -> list[str]:
     return [f"{number} × {what}: {where}" for (what, where), number in waits.items()]
 
 
-def report(name: str, mode: str, waits: Counter, kernels: Counter) -> dict[str, Any]:
-    numbers = {"waits": waits.total(), "kernels": kernels.total(), "exchanges": device.EXCHANGES.total()}
-    return {"case": name, "mode": mode, **numbers, "lines": lines_of(waits)}
-
-
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
@@ -253,17 +231,15 @@ if __name__ == "__main__":
     device.pretend()
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("wanted", nargs="*")
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--sample", action="store_true")
-    args = parser.parse_args()
+    args, names, all_modes = parser.parse_args(), list(CASES), list(CASES)
     if args.sample:
-        sample = {options["method"]: name for name, (_, _, options) in reversed(CASES.items())}
-        CASES = {name: CASES[name] for name in (*sample.values(), "diffcse, public code", "simcse, triples")}
-        RUNS = {name: RUNS[name] for name in ("dcpcse, gradient cache", "dcpcse, bf16", "simcse, bf16")}
-    encoders, wanted = Encoders(args.folder, args.layers), args.wanted
-    with open(encoders.folder / REPORTS, "w", encoding="utf-8") as file:
-        parts = () if wanted else (checks(), planted(encoders), encodings(args.folder, args.sample))
-        for found in chain(*parts, steps(encoders, wanted, args.bf16), runs(encoders, wanted)):
+        one_of_each = {options["method"]: name for name, (_, _, options) in reversed(CASES.items())}
+        names, all_modes = sorted({*one_of_each.values(), *ALL_MODES}), ALL_MODES
+        in_bf16 = ("dcpcse, bf16", "simcse, bf16") if os.environ.get("TRITON_INTERPRET") == "1" else ("simcse, bf16",)
+        RUNS = {name: RUNS[name] for name in ("dcpcse, gradient cache", *in_bf16)}
+    encoders = Encoders(args.folder)
+    with open(args.folder / REPORTS, "w", encoding="utf-8") as file:
+        parts = (checks(), planted(encoders), encodings(args.folder, args.sample), steps(encoders, names, all_modes))
+        for found in chain(*parts, runs(encoders)):
             file.write(json.dumps(found) + "\n")
