@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.methods import build_method, model_arguments
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.optimizer import UncorrectedAdamW
 from dcpcse.training.trainer import Trainer
@@ -23,11 +23,7 @@ def gradients(size: int) -> torch.Tensor:
 
 
 def test_the_optimiser_of_a_cpu_is_not_fused_unless_it_is_named(tiny, tmp_path):
-    for given, optim in (
-        ({}, "adamw_torch"),
-        ({"optim": "adamw_torch_fused"}, "adamw_torch_fused"),
-        ({"optim": "sgd"}, "sgd"),
-    ):
+    for given, optim in (({}, "adamw_torch"), ({"optim": "adamw_torch_fused"}, "adamw_torch_fused")):
         args = TrainingArguments(str(tmp_path), use_cpu=True, **given)
         assert args.optim == optim and args.given == given.keys() | {"output_dir", "use_cpu"}
     assert type(trainer(tiny, tmp_path).create_optimizer()) is torch.optim.AdamW
@@ -54,19 +50,6 @@ def test_the_steps_are_those_of_a_loop_over_numbers(weight_decay):
     assert torch.equal(unused, torch.ones(2)), "no gradient, no decay"
 
 
-def test_torch_s_adamw_makes_the_same_steps_if_its_correction_is_undone():
-    ours, theirs = (torch.nn.Parameter(torch.zeros(9, dtype=torch.float64)) for _ in range(2))
-    uncorrected = UncorrectedAdamW([ours], LR, BETAS, EPS)
-    corrected = torch.optim.AdamW([theirs], LR, BETAS, EPS, weight_decay=0.0)
-    for step, row in enumerate(gradients(9), start=1):
-        ours.grad, theirs.grad = row.clone(), row.clone()
-        scale = math.sqrt(1 - BETAS[1] ** step)
-        corrected.param_groups[0].update(lr=LR * (1 - BETAS[0] ** step) / scale, eps=EPS / scale)
-        uncorrected.step()
-        corrected.step()
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
-
-
 def test_its_state_is_saved_and_loaded():
     runs = []
     for reload in (False, True):
@@ -82,16 +65,15 @@ def test_its_state_is_saved_and_loaded():
     assert torch.equal(*runs)
 
 
-def trainer(tiny, tmp_path, kind="bert", model=(("method", "simcse"),), **options) -> Trainer:
-    method = build_method(load_backbone(tiny(kind)), model_arguments(**dict(model)), ["anchor"])
+def trainer(tiny, tmp_path, model=(("method", "simcse"),), **options) -> Trainer:
+    method = build_method(load_backbone(tiny("bert")), model_arguments(**dict(model)), ["anchor"])
     return Trainer(None, method, TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options))
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_the_trainer_uses_it_and_decays_what_the_public_code_decays(kind, tiny, tmp_path):
+def test_the_trainer_uses_it_and_decays_what_the_public_code_decays(tiny, tmp_path):
     """sentence-transformers 0.3 leaves out every name with bias, LayerNorm.bias or LayerNorm.weight in it."""
     settings = {"learning_rate": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.9, "adam_epsilon": 1e-6, "weight_decay": 0.01}
-    made = trainer(tiny, tmp_path, kind, adam_bias_correction=False, **settings)
+    made = trainer(tiny, tmp_path, adam_bias_correction=False, **settings)
     optimizer = made.create_optimizer()
     assert isinstance(optimizer, UncorrectedAdamW)
     decayed, others = optimizer.param_groups
@@ -108,14 +90,8 @@ def test_the_trainer_uses_it_and_decays_what_the_public_code_decays(kind, tiny, 
 
 
 def with_discriminator(tiny, tmp_path, run=(), **options) -> Trainer:
-    model = {
-        "method": "d2cse",
-        "discriminator": "trained",
-        "pre_seq_len": 2,
-        "generator_name": tiny("bert"),
-        **options,
-    }
-    return trainer(tiny, tmp_path, model=model, **{"learning_rate": 0.5, "weight_decay": 0.1, **dict(run)})
+    options |= {"method": "d2cse", "discriminator": "trained", "pre_seq_len": 2, "generator_name": tiny("bert")}
+    return trainer(tiny, tmp_path, model=options, **{"learning_rate": 0.5, "weight_decay": 0.1, **dict(run)})
 
 
 def test_the_discriminator_and_its_head_have_their_rate_and_the_run_s_decay(tiny, tmp_path):
@@ -130,11 +106,10 @@ def test_the_discriminator_and_its_head_have_their_rate_and_the_run_s_decay(tiny
     assert "losses.crtd.head.weight" in of[2] and "losses.crtd.head.bias" in of[3]
 
 
-WARM_UPS = [("linear", 4, 4), ("constant", 0.25, 5), ("cosine", 0, 0), ("constant_with_warmup", 4, 4)]
-WARM_UPS += [("inverse_sqrt", 0.25, 5), ("linear", 0, 0)]
-
-
-@pytest.mark.parametrize(("kind", "given", "steps"), WARM_UPS)
+@pytest.mark.parametrize(
+    ("kind", "given", "steps"),
+    [("linear", 4, 4), ("constant", 0.25, 5), ("cosine", 0, 0), ("inverse_sqrt", 0.25, 5), ("linear", 0, 0)],
+)
 def test_the_warm_up_is_linear_and_the_schedule_of_the_run_follows(kind, given, steps, tiny, tmp_path):
     run = {"lr_scheduler_type": kind, "warmup_steps": 2}
     made = with_discriminator(tiny, tmp_path, run, discriminator_learning_rate=0.02, discriminator_warmup_steps=given)
@@ -165,10 +140,8 @@ def test_a_warm_up_alone_leaves_the_rate_and_none_leaves_the_groups(tiny, tmp_pa
     usual.create_optimizer_and_scheduler(10)
     assert len(usual.optimizer.param_groups) == 2 and not usual.method.groups
     run = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch")
-    complaint = "--lr_scheduler_type reduce_lr_on_plateau has no warm-up, but a warm-up of 5 steps"
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match="--lr_scheduler_type reduce_lr_on_plateau has no warm-up, but a warm-up of 5"):
         require_warmups(made.method, run)
-    for name in ("discriminator_learning_rate", "discriminator_warmup_steps"):
-        args = model_arguments(method="d2cse", generator_name=tiny("bert"), **{name: 1})
-        with pytest.raises(UserError, match=f"--{name} has no effect without --discriminator trained"):
-            build_method(load_backbone(tiny("bert")), args, ["anchor"])
+    args = model_arguments(method="d2cse", generator_name=tiny("bert"), discriminator_warmup_steps=1)
+    with pytest.raises(UserError, match="--discriminator_warmup_steps has no effect without --discriminator trained"):
+        fill_defaults(args, ["anchor"])
