@@ -1,5 +1,6 @@
 """Frozen weights laid out for oneDNN: the same products, only for layers that allow it, and only for a while."""
 
+import contextlib
 import copy
 import itertools
 import sys
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from dcpcse.encoders import frozen_layers as prepacking
 from dcpcse.encoders import sentence_encoder as models
@@ -41,9 +41,10 @@ def test_values_and_gradients_are_those_of_float64(bias):
     for rows in ((LEAST_ROWS,), (3, 50), (1, 777), (5,)):
         given = torch.randn(*rows, 256)
         exact = value_and_gradient(copy.deepcopy(module).double(), given.double())
-        with prepacked(module) as layers:
+        with contextlib.suppress(KeyError), prepacked(module) as layers:
             found = value_and_gradient(module, given)
-        assert layers == 2
+            raise KeyError
+        assert layers == 2 and not any("forward" in vars(layer) for layer in module)
         for one, other in zip(found, exact, strict=True):
             torch.testing.assert_close(one, other.float(), **CLOSE)
 
@@ -59,17 +60,6 @@ def test_the_products_really_go_through_onednn_and_changed_weights_are_laid_out_
     module[0].bias.data.mul_(2)
     with prepacked(module):
         torch.testing.assert_close(module(given.t()), 2 * before, **CLOSE)
-
-
-def test_a_scope_inside_another_leaves_its_layers_alone_and_both_end_also_after_an_error():
-    module = frozen(256, 256)
-    with pytest.raises(KeyError), prepacked(module):
-        forward = vars(module[0])["forward"]
-        with prepacked(module) as layers:
-            assert layers == 0 and module[0].forward is forward
-        assert module[0].forward is forward
-        raise KeyError
-    assert "forward" not in vars(module[0])
 
 
 OTHERS = [
@@ -105,14 +95,6 @@ def test_autocast_gives_what_it_gives_without():
         with prepacked(module) as layers:
             assert layers == 1
             assert torch.equal(module(given), plain) and plain.dtype == torch.bfloat16
-
-
-def test_activation_checkpointing_gives_the_same_gradient():
-    module, given = frozen(256, 512, 256), torch.randn(100, 256)
-    with prepacked(module):
-        expected = value_and_gradient(module, given)
-        found = value_and_gradient(lambda x: checkpoint(module, x, use_reentrant=False), given)
-    assert all(map(torch.equal, found, expected))
 
 
 def test_no_second_derivative_is_pretended():

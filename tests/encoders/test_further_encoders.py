@@ -8,7 +8,7 @@ from method_models import Collator
 from model_folders import refused
 from test_encoder import LENGTH, batch, prompted
 from torch import nn
-from transformers import AlbertConfig, AlbertModel, AutoModel, FNetConfig, FNetModel
+from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoModel, FNetConfig, FNetModel
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_packed
@@ -158,24 +158,21 @@ def test_hidden_states_with_prompts_are_those_of_layers_written_out_here(tiny, k
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_are_the_hidden_states_from_which_each_layer_computes_keys_and_values(tiny, kind):
-    backbone = load_backbone(tiny(kind)).model.requires_grad_(False)
-    torch.manual_seed(1)
-    encoder = Encoder(backbone, VectorPrompt(PromptShape.fit(backbone.config, LENGTH), std=1.0), LENGTH).eval()
+    encoder = prompted(tiny(kind), form=VectorPrompt)
     model, vectors = double(tiny(kind)), encoder.prompt.table.weight.detach().double().chunk(3, dim=1)
     inner = [BY_HAND[kind].inner(layer)[1:] for layer in BY_HAND[kind].layers(model)]
-    ids, mask = batch(pad=backbone.config.pad_token_id)
+    ids, mask = batch(pad=model.config.pad_token_id)
     with torch.no_grad():
-        prefix = {
-            layer: tuple(linear(own).view(LENGTH, 4, 8).transpose(0, 1) for linear in inner[layer])
-            for layer, own in enumerate(vectors)
-        }
+        prefix = {}
+        for layer, own in enumerate(vectors):
+            prefix[layer] = tuple(linear(own).view(LENGTH, 4, 8).transpose(0, 1) for linear in inner[layer])
         expected = by_hand(kind, model, ids, mask, encoder.positions.ids(ids, LENGTH), prefix)
         found = encoder(ids, mask)[-1]
     torch.testing.assert_close(found[mask.bool()], expected[mask.bool()].float(), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("kind", "tuning"), [*((kind, "deep") for kind in KINDS), ("mpnet", "lora"), ("albert", "full")]
+    ("kind", "tuning"), [("distilbert", "deep"), ("deberta-v2", "deep"), ("mpnet", "lora"), ("albert", "full")]
 )
 def test_a_step_with_masked_words_trains_what_it_should_and_the_folder_gives_the_same_vectors(
     tiny, sentences, tmp_path, kind, tuning
@@ -183,23 +180,19 @@ def test_a_step_with_masked_words_trains_what_it_should_and_the_folder_gives_the
     form = {"prompt_form": "vectors", "pre_seq_len": LENGTH} if tuning == "deep" else {}
     args = model_arguments(method="dcpcse", tuning=tuning, do_mlm=True, **form)
     method = build_method(load_backbone(tiny(kind), lm_head="checkpoint"), args, ["anchor"])
-    before = {name: weight.detach().clone() for name, weight in method.model.encoder.backbone.named_parameters()}
-    step, rows = TrainingStep(method).train(), [{"anchor": sentence} for sentence in sentences[:4]]
-    terms = step(**Collator.of(method, 24)(rows))
+    model, rows = method.model, [{"anchor": sentence} for sentence in sentences[:4]]
+    before = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
+    terms = TrainingStep(method).train()(**Collator.of(method, 24)(rows))
     assert {"mlm"} < set(terms)
     sum(terms.values()).backward()
-    trained = [(name, weight) for name, weight in method.model.encoder.named_parameters() if weight.requires_grad]
-    touched = {name for name, weight in trained if weight.grad is not None and weight.grad.any()}
     if tuning == "deep":
-        assert touched == {"prompt.table.weight"}
-        assert dict(trained)["prompt.table.weight"].grad.unflatten(1, (3, -1)).abs().amax((0, 2)).min() > 0
-    assert touched
-    torch.optim.SGD([weight for _, weight in trained], lr=0.1).step()
-    after = dict(method.model.encoder.backbone.named_parameters())
-    frozen = [name for name in before if not after[name].requires_grad]
-    assert all(torch.equal(before[name], after[name]) for name in frozen) and (bool(frozen) is (tuning != "full"))
-    model = method.model.eval()
-    expected = model.encode(sentences)
+        assert model.encoder.prompt.table.weight.grad.unflatten(1, (3, -1)).abs().amax((0, 2)).min() > 0
+    torch.optim.SGD([weight for weight in model.encoder.parameters() if weight.requires_grad], lr=0.1).step()
+    after = dict(model.encoder.named_parameters())
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved and all(after[name].requires_grad for name in moved)
+    assert moved == {"prompt.table.weight"} if tuning == "deep" else True
+    expected = model.eval().encode(sentences)
     model.save(tmp_path)
     found = SentenceEncoder.load(tmp_path, device="cpu").encode(sentences)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), atol=1e-6, rtol=0)
@@ -233,11 +226,15 @@ def test_deberta_with_the_settings_of_published_ones_is_that_of_transformers_als
 
 
 def test_the_refusal_says_why_prompts_cannot_be_used(tiny):
+    """An encoder would ignore them; the causal attention of a decoder would be laid over them."""
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32}
     albert = AlbertConfig(**sizes, num_attention_heads=4, embedding_size=16, inner_group_num=2)
+    gpt2 = AutoConfig.for_model("gpt2", **sizes, num_attention_heads=4)
     silent = load_backbone(tiny("distilbert")).model
     silent.transformer.layer[1].attention.out_lin.weight.data.zero_()
     for model, reason in (
+        (load_backbone(tiny("deberta")).model, "its attention cannot be replaced.*supported encoders: bert"),
+        (AutoModel.from_config(gpt2), "it is a decoder"),
         (FNetModel(FNetConfig(**sizes)), "their configuration has no attention heads"),
         (AlbertModel(albert), "its 2 layers compute attention 4 times through transformers'"),
         (silent, r"the prompts of layers \[1\] do not reach"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch_kernels
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_dropout, set_packed
@@ -104,31 +103,6 @@ def test_dropout_is_drawn_in_every_pass_and_is_the_same_in_the_backward_pass(enc
                 table += step * direction
             values.append(float(value(1)))
     assert float((table.grad * direction).sum()) == pytest.approx((values[0] - values[1]) / 2e-2, rel=1e-2)
-
-
-class Casts(TorchDispatchMode):
-    """Counts casts to bfloat16."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func.overloadpacket is torch.ops.aten._to_copy and result.dtype == HALF:
-            self.count += 1
-        return result
-
-
-def test_hidden_states_are_cast_once(encoder, monkeypatch):
-    monkeypatch.setattr(torch_kernels, "run_forward", lambda states, *args: (states[0].contiguous(), states[0]))
-    monkeypatch.setattr(torch_kernels, "add_norm", lambda states, *args, **options: (states, None, None))
-    encoder, batch = encoder
-    with in_half_precision(encoder, HALF, whole=True), torch.autocast("cpu", HALF), torch.no_grad():
-        encoder(*batch)  # which casts the weights of linear layers before the stack
-        with Casts() as casts:
-            encoder(*batch)
-    assert casts.count == 1
 
 
 def test_what_has_no_kernels_is_left_to_autocast(encoder, takes):

@@ -1,7 +1,6 @@
 """Which encoder a folder belongs to: tensors by their names, and every field of the configuration that can matter."""
 
 import json
-import logging
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -165,12 +164,10 @@ def edit_json(path: Path, **changes) -> None:
 
 
 def test_the_error_names_the_field_of_the_configuration(folders, copied, tiny, tmp_path):
-    folder = folders["dcpcse"]
     base = with_config(tiny, tmp_path / "base", hidden_act="relu", hidden_dropout_prob=0.5)
     line = "is not the encoder that .*: hidden_act is 'relu', and was 'gelu' in training; give the recorded one"
-    refused(line, dcpcse.load, folder, base=base, device="cpu")
-    refused(line, Adapters.load, {"a": folder}, base, device="cpu")
-    adapters, edited = Adapters.load({"a": folder}, device="cpu"), copied()
+    refused(line, dcpcse.load, folders["dcpcse"], base=base, device="cpu")
+    adapters, edited = Adapters.load({"a": folders["dcpcse"]}, device="cpu"), copied()
     recorded = json.loads((edited / "dcpcse.json").read_text())["base"]
     edit_record(edited, base=recorded | {"configuration": recorded["configuration"] | {"layer_norm_eps": 0.5}})
     refused("adapter 'b': .*layer_norm_eps is 1e-12, and was 0.5 in training", adapters.add, "b", edited)
@@ -178,15 +175,11 @@ def test_the_error_names_the_field_of_the_configuration(folders, copied, tiny, t
 
 EDITS = [
     ("dcpcse, head at inference", {"head": {"at_inference": False}}),
-    ("dcpcse, head at inference", {"dtype": "bfloat16"}),
     ("dcpcse, head at inference", {"pooling": "avg_top2"}),
-    ("dcpcse, head at inference", {"position_offset": 2}),
     ("dcpcse, head at inference", {"base": {"fingerprint": "0" * 64}}),
     ("dcpcse, head at inference", {"sha256": {"tokenizer.json": "0" * 64}}),
     ("dcpcse, head at inference", {"record_sha256": None}),
-    ("promptbert", {"denoising": {"inference": True}}),
     ("promptbert", {"template": {"continuous": True}}),
-    ("promptbert", {"template": {"text": '"{sentence}" means [MASK] .'}}),
 ]
 """Recipe of a model, and a change of its record."""
 
@@ -208,10 +201,8 @@ def test_an_edited_record_is_refused_but_for_open_fields(folders, copied, tiny, 
 
 def test_a_tokenizer_file_that_was_added_is_refused(copied):
     folder = copied("promptbert")
-    for name in ("special_tokens_map.json", "added_tokens.json", "vocab.txt"):
-        (folder / name).write_text('{"cls_token": "[SEP]"}')
-        refused(rf"{name} has no sha256 in dcpcse\.json", dcpcse.load, folder, device="cpu")
-        (folder / name).unlink()
+    (folder / "special_tokens_map.json").write_text('{"cls_token": "[SEP]"}')
+    refused(r"special_tokens_map\.json has no sha256 in dcpcse\.json", dcpcse.load, folder, device="cpu")
 
 
 def test_other_special_tokens_are_another_tokenizer(copied):
@@ -223,10 +214,6 @@ def test_other_special_tokens_are_another_tokenizer(copied):
     write_sealed(folder / "dcpcse.json", record)
     line = r"mask_token is \[\['\[UNK\]', 1\]\], and was \[\['\[MASK\]', 4\]\] in training; copy the folder again"
     refused(line, dcpcse.load, folder, device="cpu")
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 EARLIER = "was saved by an earlier version of dcpcse: the names of the encoder's weights, the encoder's configuration,"
@@ -241,16 +228,12 @@ def test_a_folder_of_an_earlier_version_is_compared_by_the_old_rule_and_says_so(
     ):
         caplog.clear()
         assert np.array_equal(load(None).encode(SENTENCES), model.encode(SENTENCES))
-        assert [EARLIER in line for line in warnings_of(caplog)] == [True]
+        assert [EARLIER in line for line in caplog.messages] == [True]
         refused("the fingerprints of the weights differ", load, tiny("bert", seed=1))
-    tuned = dcpcse.load(copied("simcse"), device="cpu"), dcpcse.load(make(tmp_path / "simcse"), device="cpu")
     dcpcse.load(folder, device="cpu").save(tmp_path / "again")
-    tuned[1].save(tmp_path / "tuned")
     caplog.clear()
     dcpcse.load(tmp_path / "again", device="cpu")
-    again = dcpcse.load(tmp_path / "tuned", device="cpu")
-    assert not warnings_of(caplog)
-    assert differences(identity(again), identity(tuned[0])) == ["weights"]  # of the base, which the old folder lacks
+    assert not caplog.messages
 
 
 def test_identities_of_earlier_versions_are_compared_by_what_they_have(tiny):
@@ -261,6 +244,8 @@ def test_identities_of_earlier_versions_are_compared_by_what_they_have(tiny):
     assert differences(before | {"base": "x"}, now) == ["base"]
     assert differences(now | {"configuration": {}}, now) == ["configuration"]
     assert "base" in differences(now, {})
+    for name in unrecorded({}):  # with any of the later facts, it is not of an earlier version
+        assert differences({key: value for key, value in now.items() if key != name}, now) == [name]
 
 
 def test_the_configuration_of_a_masked_lm_head_is_part_of_the_identity(tiny, tmp_path):
@@ -293,15 +278,10 @@ def test_special_tokens_and_added_tokens_are_part_of_the_identity_and_lengths_of
 def test_an_index_of_an_earlier_version_says_what_was_not_compared(tiny, tmp_path, caplog):
     model = plain_encoder(load_backbone(tiny("bert")), "avg")
     SentenceIndex.build(model, SENTENCES, tmp_path / "index")
+    changed = plain_encoder(load_backbone(with_config(tiny, tmp_path / "base", layer_norm_eps=0.5)), "avg")
+    refused(r"different model \(configuration differ\)", SentenceIndex.load, tmp_path / "index", changed)
     path = tmp_path / "index/dcpcse_index.json"
     recorded = json.loads(path.read_text())["model"]
     edit_json(path, model={name: recorded[name] for name in recorded if name not in unrecorded({})})
-    changed = plain_encoder(load_backbone(with_config(tiny, tmp_path / "base", layer_norm_eps=0.5)), "avg")
-    for searched in (model, changed):
-        caplog.clear()
-        assert SentenceIndex.load(tmp_path / "index", searched).search("A man plays.")
-        assert [line.partition(": ")[2] for line in caplog.messages] == [
-            "weights, configuration, special_tokens could not be compared"
-        ]
-    SentenceIndex.build(model, SENTENCES, tmp_path / "new")
-    refused(r"different model \(configuration differ\)", SentenceIndex.load, tmp_path / "new", changed)
+    assert SentenceIndex.load(tmp_path / "index", changed).search("A man plays.")
+    assert "weights, configuration, special_tokens could not be compared" in caplog.text

@@ -106,13 +106,9 @@ WRONG = {
     "frozen": [
         ({"method": "Later On"}, "method is 'Later On'; expected the name of a method .* or null"),
         ({"pooling": "median"}, "pooling is 'median'; expected one of cls, cls_before_pooler"),
-        ({"head": {"kind": "glu", "at_inference": True}}, "head.kind is 'glu'; expected one of tanh_mlp, batchnorm"),
         ({"head": {"kind": "tanh_mlp", "at_inference": 1}}, "head.at_inference is 1; expected true or false;"),
-        ({"head": "x"}, "head is 'x'; expected an object or null"),
-        ({"dtype": "int4"}, "dtype is 'int4'; expected one of float32"),
         ({"position_offset": True}, "position_offset is True; expected a whole number from 0"),
         ({"position_offset": -1}, "position_offset is -1; expected a whole number from 0"),
-        ({"vocabulary": "a\0b"}, r"vocabulary is 'a\\x00b'; expected a string of 1 to 100000"),
         ({"vocabulary": "\ud800"}, r"vocabulary is '\\ud800'; expected a string"),
         ({"vocabulary": "y" * 100_001}, "vocabulary is 'yyyy.*; expected a string of 1 to"),
         ({"prompts_file": "../x.safetensors"}, "prompts_file is '../x.safetensors'; expected one of .* or null"),
@@ -120,14 +116,11 @@ WRONG = {
         ({"later": 1}, "unknown key 'later'; allowed are format, method"),
         ({"sha256": {"prompts.safetensors": "0"}}, "sha256.prompts.safetensors is '0'; expected 64 hexadecimal"),
         ({"prompt": None}, "prompt and prompts_file belong together"),
-        ({"base": {"name_or_path": "x"}}, r"lacks \['fingerprint', 'hidden_size', 'model_type', 'revision'\] in base"),
     ],
     "beside": [
         ({"backbone": {"folder": "../elsewhere", "fingerprint": "x"}}, "backbone.folder is '../elsewhere'"),
         ({"template": {"text": "x", "continuous": False, "final_period": False}}, "slots for the sentence"),
         ({"denoising": {**PLAINLY, "by": "magic"}}, "denoising.by is 'magic'; expected one of"),
-        ({"denoising": {**PLAINLY, "by": "template", "from_zero": 1}}, "denoising.from_zero is 1; expected true or"),
-        ({"template": {"text": "{sentence} [MASK]"}}, "in template"),
         ({"template": None, "denoising": None}, "needs a template"),
     ],
 }
@@ -166,6 +159,15 @@ def places(value, path=()):
             yield from places(inner, (*path, name))
 
 
+def is_read(read, folder: Path) -> bool:
+    try:
+        read(folder)
+    except UserError as refusal:
+        assert "\n" not in str(refusal)
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", ["projected", "beside"])
 def test_whatever_stands_in_a_field_there_is_never_a_traceback(copied, name):
     """All fields, with values of several kinds: read; of those that pass, some are told of and loaded."""
@@ -175,23 +177,16 @@ def test_whatever_stands_in_a_field_there_is_never_a_traceback(copied, name):
     passed, draw = 0, random.Random(0)
     for place in places(whole):
         for junk in draw.sample(JUNK, 5):
-            record = copy.deepcopy(whole)
-            inner = record
+            inner = record = copy.deepcopy(whole)
             for part in place[:-1]:
                 inner = inner[part]
             inner[place[-1]] = junk
             write_sealed(path, record)
-            try:
-                read_record(folder)
-            except UserError as refusal:
-                assert "\n" not in str(refusal)
-                continue
-            passed += 1
-            for read in (READERS["info"], dcpcse.load) if passed % 12 == 1 else ():
-                try:
-                    read(folder)
-                except UserError as refusal:
-                    assert "\n" not in str(refusal)
+            if is_read(read_record, folder):
+                passed += 1
+                if passed % 12 == 1:
+                    is_read(READERS["info"], folder)
+                    is_read(dcpcse.load, folder)
     assert passed > 10  # not everything is refused by its type
 
 
@@ -199,24 +194,12 @@ def test_a_record_that_is_damaged_or_lacks_a_field_or_has_another_format_is_one_
     folder = copied("frozen")
     path, known = folder / "dcpcse.json", r"this version reads formats 1 and 2"
     whole = json.loads(path.read_text(encoding="utf-8"))
-    for format in (3, "1", None, True):
+    for format in (3, None, True):
         edit_record(folder, format=format)
         refused(rf"dcpcse\.json has format {format!r}; {known}", dcpcse.load, folder)
-    for format, name in ((1, "method"), (1, "head"), (1, "base"), (2, "prompt"), (2, "template")):
+    for format, name in ((1, "head"), (2, "template")):
         path.write_text(json.dumps({key: whole[key] for key in whole if key != name} | {"format": format}))
         refused(rf"dcpcse\.json is damaged.* lacks \['{name}'\]", dcpcse.load, folder)
-    contents = [
-        "",
-        "{",
-        '{"format": 1,',
-        "[1, 2]",
-        "null",
-        '"text"',
-        "\0",
-        "[" * 100_000,
-        "9" * 10_000,
-        '{"format": 2}',
-    ]
-    for content in (*(text.encode() for text in contents), b'{"format": 1, "method": "\xff"}'):
+    for content in (b"", b"[1, 2]", b"\0", b"[" * 100_000, b"9" * 10_000, b'{"format": 1, "method": "\xff"}'):
         path.write_bytes(content)
         refused(r"dcpcse\.json", dcpcse.load, folder)

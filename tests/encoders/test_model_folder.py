@@ -15,12 +15,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
-from dcpcse.cli.commands.info import format_facts
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.identity import fingerprint, identity, trained_digest
 from dcpcse.encoders.storage.manifest import is_model_folder
-from dcpcse.encoders.storage.model_folder import clear
-from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import SentenceEncoder, TanhMLP, plain_encoder
 
@@ -28,25 +25,22 @@ LENGTH = 3
 DEEP = {"method": "dcpcse", "pre_seq_len": LENGTH}
 DENOISED = {"method": "promptbert", "mlp_only_train": False, "denoise_at_inference": True}
 PROJECTED = {"prefix_projection": True, "prefix_hidden_size": 6}
+ALIKE = {"esimcse", "consert", "sbert", "cosent", "angle", "rankcse", "promptbert, deep"}
 MODELS = {
-    **RECIPES,
-    "deep, cls_before_pooler": ("xlm-roberta", {**DEEP, "pooler_type": "cls_before_pooler", "position_offset": 0}),
+    **{name: recipe for name, recipe in RECIPES.items() if name not in ALIKE},
     "deep, avg_first_last": ("electra", {**DEEP, "pooler_type": "avg_first_last"}),
     "deep, modernbert": ("modernbert", {**DEEP, "mlp_only_train": False, "position_offset": 0}),
     "deep, projection, head": ("bert", {**DEEP, **PROJECTED, "mlp_only_train": False}),
     "deep, template": ("roberta", {**DEEP, "template": '"{sentence}" : [MASK]', "pooler_type": "mask"}),
     "conpvp, deep": ("bert", {"method": "conpvp", "tuning": "deep", "pre_seq_len": LENGTH}),
     "conpvp, attention": ("roberta", {"method": "conpvp", "denoise_by": "attention", "denoise_at_inference": True}),
-    "optiprompt": ("roberta", {"method": "promptbert", "tuning": "shallow"}),
     "promptbert, supervised": ("bert", {**DENOISED, "final_period": True}),
     "org_mlp": ("roberta", {**DENOISED, "org_mlp": True}),
     "simcse, training only": ("electra", {"method": "simcse", "mlp_only_train": True}),
     "simcse, cls_before_pooler": ("modernbert", {"method": "simcse", "pooler_type": "cls_before_pooler"}),
     "simcse, avg": ("roberta", {"method": "simcse", "pooler_type": "avg"}),
-    "simcse, avg_first_last": ("bert", {"method": "simcse", "pooler_type": "avg_first_last"}),
     "simcse, batchnorm": ("bert", {"method": "simcse", "batchnorm": True}),
     "lora, layers": ("bert", {"method": "simcse", "tuning": "lora", "pooler_type": "avg_first_last"}),
-    "lora, all": ("roberta", {"method": "simcse", "tuning": "lora", "lora_target_modules": ["all-linear"]}),
 }
 """Name → kind of encoder, options of train.py."""
 
@@ -113,10 +107,7 @@ def test_a_loaded_folder_is_the_saved_model_to_the_last_bit(name, written, sente
     assert contents(tmp_path) == contents(folder)
 
 
-ALIKE = {"esimcse", "consert", "sbert", "cosent", "angle", "rankcse", "promptbert, deep", "dcpcse, projection"}
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if "lora" not in name and name not in ALIKE])
+@pytest.mark.parametrize("name", [name for name in MODELS if "lora" not in name])
 def test_other_libraries_compute_the_same_from_a_plain_folder_and_open_no_other(name, written, sentences):
     """Issue 11 of the published repository: AutoModel gave an encoder without prompts."""
     library = pytest.importorskip("sentence_transformers")
@@ -127,46 +118,37 @@ def test_other_libraries_compute_the_same_from_a_plain_folder_and_open_no_other(
                 AutoModel.from_pretrained(folder, trust_remote_code=trust)
             with pytest.raises((OSError, ValueError, KeyError, AttributeError, RuntimeError)):
                 library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
-        assert not (folder / "modules.json").exists()
         return
     expected = model.encode(sentences)
     other = library.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(other.encode(sentences), expected, atol=2e-5)
     batch = AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
-    batch.pop("token_type_ids", None)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
     with torch.no_grad():
-        output = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()(**batch)
-    first, mask = output.last_hidden_state[:, 0], batch["attention_mask"].unsqueeze(-1)
+        output = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()(ids, mask)
+    states = output.last_hidden_state
     if model.pooling == "avg":
-        vectors = (output.last_hidden_state * mask).sum(1) / mask.sum(1)
+        vectors = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     else:
-        vectors = output.pooler_output if model.head_at_inference else first
+        vectors = output.pooler_output if model.head_at_inference else states[:, 0]
     np.testing.assert_allclose(vectors.numpy(), expected, atol=2e-5)
     if isinstance(model.head, TanhMLP) and "pooler_output" in output:
-        torch.testing.assert_close(output.pooler_output, model.head(first), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(output.pooler_output, model.head(states[:, 0]), atol=2e-5, rtol=1e-4)
 
 
 def test_the_folder_holds_what_was_trained_and_no_weight_of_the_backbone(written):
     folder, _ = written("deep, projection, head")
-    tensors = {}
-    for path in folder.glob("*.safetensors"):
-        tensors |= {f"{path.name}: {name}": tuple(t.shape) for name, t in load_file(path).items()}
+    tensors = {name: tuple(t.shape) for path in folder.glob("*.safetensors") for name, t in load_file(path).items()}
     assert tensors == {
-        "prompts.safetensors: prompt_embeddings": (LENGTH, 2 * 3 * 32),
-        "trained.safetensors: head.dense.weight": (32, 32),
-        "trained.safetensors: head.dense.bias": (32,),
-        "trained.safetensors: prompt.embedding": (LENGTH, 32),
-        "trained.safetensors: prompt.trans.0.weight": (6, 32),
-        "trained.safetensors: prompt.trans.0.bias": (6,),
-        "trained.safetensors: prompt.trans.2.weight": (192, 6),
-        "trained.safetensors: prompt.trans.2.bias": (192,),
+        "prompt_embeddings": (LENGTH, 2 * 3 * 32),
+        **{"head.dense.weight": (32, 32), "head.dense.bias": (32,), "prompt.embedding": (LENGTH, 32)},
+        **{"prompt.trans.0.weight": (6, 32), "prompt.trans.0.bias": (6,)},
+        **{"prompt.trans.2.weight": (192, 6), "prompt.trans.2.bias": (192,)},
     }
     modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert len(modes) == 1, "weights and records have different permissions"
-    folder, _ = written("promptbert, deep")
+    folder, _ = written("deep, template")
     assert not {"backbone", "model.safetensors", "config.json", "adapter_config.json"} & set(contents(folder))
-    size = sum((folder / name).stat().st_size for name in ("prompts.safetensors", "trained.safetensors"))
-    assert size < 4 * (LENGTH * 2 * 3 * 32 + 32 * 32 + 32) + 1000  # the numbers in float32, and headers
 
 
 def test_the_prompts_have_the_layout_of_peft(written):
@@ -178,15 +160,6 @@ def test_the_prompts_have_the_layout_of_peft(written):
     assert torch.equal(per_token[:, 5].transpose(0, 1), values[0])
 
 
-def test_an_encoder_that_its_training_has_destroyed_still_loads(tiny, tmp_path, sentences):
-    """A learning rate that is too high can leave an encoder whose output depends on no input, as one of 1e-2 has."""
-    model = trained(tiny, "conpvp")
-    torch.nn.init.zeros_(model.encoder.backbone.encoder.layer[-1].output.LayerNorm.weight)
-    model.save(tmp_path / "saved")
-    found = load(tmp_path / "saved").encode(sentences)
-    assert np.array_equal(found, model.encode(sentences)) and np.array_equal(found[0], found[1])
-
-
 def test_a_folder_records_denoising_from_position_0_only_where_it_is_set(tiny, tmp_path, sentences):
     """Other folders, their identities and their checkpoints remain as they were before there was this setting."""
     older, vectors = {"training", "inference", "by", "shifted", "freeze"}, []
@@ -196,9 +169,7 @@ def test_a_folder_records_denoising_from_position_0_only_where_it_is_set(tiny, t
         record = json.loads((tmp_path / "dcpcse.json").read_text())["denoising"]
         assert set(record) == (older | {"from_zero"} if from_zero else older)
         again = load(tmp_path)
-        assert again.denoising == model.denoising
-        assert identity(again)["reading"]["denoising"] == record
-        assert ("at positions from 0" in format_facts(describe_folder(tmp_path, print))) == from_zero
+        assert again.denoising == model.denoising and identity(again)["reading"]["denoising"] == record
         vectors.append(again.encode(sentences))
         assert np.array_equal(vectors[-1], model.encode(sentences))
     assert abs(vectors[0] - vectors[1]).max() > 1e-4
@@ -237,9 +208,7 @@ def test_a_moved_folder_loads_anywhere_and_a_moved_encoder_is_found_by_base(tiny
     ("name", "kind", "options"),
     [
         ("dcpcse", "bert", {"seed": 5}),
-        ("dcpcse, head at inference", "bert", {"vocab_size": 500, "max_position_embeddings": 98}),
         ("dcpcse, head at inference", "bert", {}),  # whose vocabulary is smaller: not refused for the tokenizer
-        ("dcpcse, head at inference", "xlm-roberta", {"seed": 1}),
         ("dcpcse, head at inference", "roberta", {"num_hidden_layers": 4}),
         ("simcse, lora", "bert", {"seed": 5}),
     ],
@@ -297,9 +266,6 @@ def test_training_begins_from_the_weights_of_a_folder_of_the_same_build_only(wri
         ("scpcse", "has a trained encoder, but this model has a frozen encoder"),
     ):
         refused(reason, trained(tiny, name).load_trained, written("simcse")[0])
-    refused(
-        r"contains \['prompt.embedding'", trained(tiny, "dcpcse").load_trained, written("deep, projection, head")[0]
-    )
 
 
 # Damaged
@@ -326,12 +292,8 @@ QUERY, BIAS, TABLE = "encoder.layer.0.attention.self.query.weight", "head.dense.
 FILES = ("prompts", "trained")
 DAMAGES = {
     "deep, projection, head": [
-        *((f"{name}.safetensors is damaged", cut(name, size)) for name in FILES for size in (0, 5, 60, -4)),
-        *(
-            (f"{name}.safetensors contains NaN or infinite", filled(name, n))
-            for name in FILES
-            for n in (math.nan, math.inf)
-        ),
+        *((f"{name}.safetensors is damaged", cut(name, size)) for name in FILES for size in (0, 60, -4)),
+        *((f"{name}.safetensors contains NaN or infinite", filled(name, math.nan)) for name in FILES),
         ("prompts.safetensors", gone("prompts.safetensors")),
         ("lacks", gone("trained.safetensors")),
         ("tokenizer", gone("tokenizer.json")),
@@ -339,9 +301,7 @@ DAMAGES = {
         (r"contains \['more'\]", tensors("trained", lambda t: t.update(more=torch.ones(2)))),
         (rf"'{BIAS}' has shape \(31,\)", tensors("trained", lambda t: t.update({BIAS: torch.ones(31)}))),
         (f"expected the one tensor '{TABLE}'", tensors("prompts", lambda t: t.update(more=torch.ones(2)))),
-        (r"but found \['other'\]", tensors("prompts", lambda t: t.update(other=t.pop(TABLE)))),
         (r"\(2, 192\), expected \(3, 192\)", tensors("prompts", lambda t: t.update({TABLE: torch.ones(2, 192)}))),
-        (r"has shape \(192, 3\)", tensors("prompts", lambda t: t.update({TABLE: torch.ones(192, 3)}))),
         ("differ from the output of the saved projection", tensors("prompts", lambda t: t[TABLE][0, 0].add_(1))),
         (rf"contains \['{BIAS}', 'head.dense.weight'\]", lambda folder: edit_record(folder, head=None)),
     ],
@@ -373,9 +333,7 @@ def test_a_tokenizer_of_another_vocabulary_of_the_same_size_is_refused(saved):
 
 def test_a_place_without_a_model_is_refused_by_its_name(tiny, tmp_path):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("")
-    reasons = {"empty": "contains no dcpcse.json", "none": "is not a folder", "file": "is not a folder"}
-    for place, reason in reasons.items():
+    for place, reason in {"empty": "contains no dcpcse.json", "none": "is not a folder"}.items():
         refused(f"{place} {reason}; give the output folder of a training", SentenceEncoder.load, tmp_path / place)
         assert not is_model_folder(tmp_path / place)
     refused(r"contains no dcpcse\.json", SentenceEncoder.load, tiny("bert"))
@@ -386,19 +344,13 @@ def test_a_place_without_a_model_is_refused_by_its_name(tiny, tmp_path):
 
 def test_saving_over_another_model_leaves_none_of_its_files(written, tmp_path):
     """In any order. peft would open an adapter of before, and a head of before would be refused."""
+    (tmp_path / "notes.txt").write_text("mine")
     names = ["deep, projection, head", "dcpcse", "simcse", "promptbert", "lora, layers", "simcse, lora", "scpcse"]
     for name in [*names, *reversed(names)]:
         folder, model = written(name)
         model.save(tmp_path)
-        assert contents(tmp_path) == contents(folder), name
-        assert {path.name for path in tmp_path.iterdir()} == {path.name for path in folder.iterdir()}
-
-
-def test_clearing_leaves_what_is_not_of_the_model(saved):
-    (saved / "notes.txt").write_text("mine")
-    before = set(contents(saved))
-    clear(saved)
-    assert before - set(contents(saved)) == {"dcpcse.json", "prompts.safetensors", "trained.safetensors"}
+        assert contents(tmp_path) == contents(folder) | {"notes.txt": b"mine"}, name
+        assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", *(path.name for path in folder.iterdir())}
 
 
 def test_a_plain_encoder_is_not_saved(tiny, tmp_path):
@@ -478,5 +430,6 @@ def test_another_encoder_in_the_folder_is_neither_overwritten_nor_removed(place,
         refused("contains a different encoder", written(name)[1].save, tmp_path / "mine")
     assert contents(tmp_path / "mine") == before
     written("scpcse")[1].save(tmp_path / "mine")  # prompts lie beside it
-    weights = {name: data for name, data in before.items() if Path(name).name in ("config.json", "model.safetensors")}
-    assert weights.items() <= contents(tmp_path / "mine").items()
+    after = contents(tmp_path / "mine")
+    files = [name for name in before if Path(name).name in ("config.json", "model.safetensors")]
+    assert files and all(after[name] == before[name] for name in files)

@@ -5,20 +5,19 @@ from itertools import product
 import pytest
 import torch
 from method_models import Collator, columns_of, rows_of, with_encoder, with_guides
+from test_encoder import prompted
 from tiny_encoders import by_kind
 from torch import nn
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from dcpcse.encoders import attention
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.prompt_support import PACKABLE
-from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
+from dcpcse.encoders.prompts import ShallowPrompt
 from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
 
-LENGTH = 4
 SIZES = (11, 3, 24, 7, 3)
 
 MASKS = {
@@ -72,11 +71,8 @@ def batch_of(encoder: Encoder, seed: int = 1) -> tuple[torch.Tensor, torch.Tenso
     return ids, mask
 
 
-def prompted(folder: str, prompt: bool = True) -> Encoder:
-    model = load_backbone(folder).model.double().requires_grad_(False)
-    torch.manual_seed(2)
-    deep = DeepPrompt(PromptShape.fit(model.config, LENGTH), std=1.0).double() if prompt else None
-    return Encoder(model, deep, position_offset=LENGTH if prompt else 0).eval()
+def plain(folder: str) -> Encoder:
+    return Encoder(load_backbone(folder).model.double()).eval()
 
 
 def both_ways(encoder: Encoder, *args, **kwargs) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
@@ -90,7 +86,7 @@ def both_ways(encoder: Encoder, *args, **kwargs) -> tuple[tuple[torch.Tensor, ..
 @pytest.mark.parametrize("kind", by_kind(PACKABLE))
 def test_hidden_states_of_all_layers_and_gradients_of_prompts_are_those_of_padded_batches(tiny, kind):
     """ModernBERT's window of four tokens to each side is shorter than the texts."""
-    for encoder in (prompted(tiny(kind)), prompted(tiny(kind), prompt=False)):
+    for encoder in (prompted(tiny(kind)).double(), plain(tiny(kind))):
         ids, mask = batch_of(encoder)
         packed, padded = both_ways(encoder, ids, mask, all_layers=True)
         assert len(packed) == len(padded) > 1
@@ -107,35 +103,9 @@ def test_hidden_states_of_all_layers_and_gradients_of_prompts_are_those_of_padde
             torch.testing.assert_close(gradient, expected, atol=1e-10, rtol=1e-8)
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("recomputed", [True, False])
-@pytest.mark.parametrize(("kind", "masks"), [("bert", 1), ("modernbert", 2)])
-def test_layers_share_their_masks_and_compute_the_same(kind, masks, recomputed, packed, tiny, monkeypatch):
-    """ModernBERT has layers with a window and layers without."""
-    encoder = prompted(tiny(kind, num_hidden_layers=4)).train()
-    set_packed(encoder, packed)
-    if recomputed:
-        encoder.backbone.gradient_checkpointing_enable()
-    ids, mask = batch_of(encoder)
-    calls, make = [], attention._with_prompts
-    monkeypatch.setattr(attention, "_with_prompts", lambda *given: calls.append(1) or make(*given))
-
-    def states_and_gradient() -> tuple[torch.Tensor, ...]:
-        torch.manual_seed(3)  # of the dropout
-        states = encoder(ids, mask)[-1][mask.bool()]
-        return states, torch.autograd.grad(states.square().sum(), encoder.prompt.table.weight)[0]
-
-    shared = states_and_gradient()
-    assert len(calls) == masks
-    monkeypatch.setattr(attention.ForwardPass, "mask", lambda self, prompts, window, make: make())
-    alone = states_and_gradient()
-    assert len(calls) == masks + (8 if recomputed else 4)
-    assert all(torch.equal(one, other) for one, other in zip(shared, alone, strict=True))
-
-
 @pytest.mark.parametrize("kind", ["bert", "electra", "modernbert", "deberta"])
 def test_linear_layers_see_real_tokens_only_unless_the_kind_is_not_known(tiny, kind):
-    encoder = prompted(tiny(kind), prompt=kind != "deberta")
+    encoder = plain(tiny(kind)) if kind == "deberta" else prompted(tiny(kind)).double()
     set_packed(encoder, True)
     assert encoder.packed is (kind != "deberta")
     ids, mask = batch_of(encoder)
@@ -148,22 +118,9 @@ def test_linear_layers_see_real_tokens_only_unless_the_kind_is_not_known(tiny, k
     assert (seen == {int(mask.sum())} != {mask.numel()}) is encoder.packed
 
 
-def test_texts_do_not_see_each_other(tiny):
-    """A change in one text leaves the bits of all others as they are."""
-    encoder = prompted(tiny("bert"))
-    ids, mask = batch_of(encoder)
-    other = ids.clone()
-    other[2, 1:9] = 7
-    with torch.no_grad():
-        before, after = encoder(ids, mask)[-1], encoder(other, mask)[-1]
-    assert not torch.equal(before[2], after[2])
-    rest = torch.arange(len(ids)) != 2
-    assert torch.equal(before[rest], after[rest])
-
-
 def test_what_stands_in_the_input_stands_there_in_packed_batches_too(tiny):
     """A condition behind the embedding layer, a [CLS] prompt, and tokens with places of their own."""
-    encoder = prompted(tiny("bert"))
+    encoder = prompted(tiny("bert")).double()
     ids, mask = batch_of(encoder)
     encoder.cls_prompt = ShallowPrompt(torch.randn(1, 32, dtype=torch.float64))
     condition = torch.randn(len(ids), 32, dtype=torch.float64)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from model_folders import refused
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encode_options import PrecisionOptions
 from dcpcse.encoders.quantization import CODE_TYPES, WITH_RANGES, Quantizer
 from dcpcse.encoders.sentence_encoder import plain_encoder
-from dcpcse.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +59,22 @@ def test_a_model_encodes_the_texts_of_the_calibration_as_the_sentences(tiny, sen
         expected = util.quantize_embeddings(floats, precision, calibration_embeddings=others)
         for calibration in (sentences[2:], str(tmp_path / "texts.txt")):
             codes = model.encode(sentences[:2], precision=precision, calibration=calibration, **options)
-            assert np.abs(codes.astype(int) - expected).max() <= 1  # the batches round differently
             assert codes.dtype == expected.dtype
-    assert_array_equal(
-        model.encode(sentences, precision="binary"), util.quantize_embeddings(model.encode(sentences), "binary")
-    )
+            assert np.abs(codes.astype(int) - expected).max() <= 1  # the batches round differently
 
 
 def test_codes_without_a_meaning_are_errors(embeddings, tmp_path, caplog):
     infinite = embeddings.copy()
     infinite[7, 2] = np.nan
-    for precision in ("uint8", "binary"):
-        with pytest.raises(UserError, match="vector 7 is not finite"):
-            PrecisionOptions(precision=precision).quantize(infinite, None)
-    with pytest.raises(UserError, match="needs the ranges of several embeddings"):
-        PrecisionOptions(precision="int8").quantize(embeddings[:1], None)
-    with pytest.raises(UserError, match="ranges of 4 dimensions for embeddings of 21 values"):
-        PrecisionOptions(precision="int8", calibration=np.eye(2, 4) * [[0.0], [1.0]]).quantize(embeddings, None)
+    few = PrecisionOptions(precision="int8", calibration=np.eye(2, 4) * [[0.0], [1.0]])
+    for options, rows, message in (
+        (PrecisionOptions(precision="uint8"), infinite, "vector 7 is not finite"),
+        (PrecisionOptions(precision="binary"), infinite, "vector 7 is not finite"),
+        (PrecisionOptions(precision="int8"), embeddings[:1], "needs the ranges of several embeddings"),
+        (few, embeddings, "ranges of 4 dimensions for embeddings of 21 values"),
+    ):
+        refused(message, options.quantize, rows, None)
     for calibration in (embeddings, embeddings[[0, 1]], np.full((2, 21), np.nan)):
-        with pytest.raises(UserError, match="must be texts, or the smallest and the largest value"):
-            PrecisionOptions(calibration=calibration)
-    with pytest.raises(UserError, match=r"nowhere\.txt"):
-        PrecisionOptions(calibration=str(tmp_path / "nowhere.txt"))
+        refused("must be texts, or the smallest and the largest", PrecisionOptions, calibration=calibration)
     PrecisionOptions(precision="int8").quantize(embeddings[:50], None)
     assert "the ranges are those of 50 embeddings only" in caplog.text

@@ -20,7 +20,7 @@ TEMPLATES = {
     "slots before and after": "[PROMPT] [PROMPT] {sentence} [PROMPT] [MASK] .",
     "conpvp": "{sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK]",
 }
-KINDS = ("bert", "roberta", "electra", "modernbert")
+KINDS = ("bert", "roberta", "modernbert")
 SENTENCES = ["Rain fell.", 'the "[MASK]" means the rain', "a", "Three dogs run over the wet grass."]
 
 
@@ -109,11 +109,9 @@ def test_what_cannot_be_is_refused(tiny, monkeypatch):
         ({"method": "promptbert", "prompt_init": "normal"}, "has no effect without input vectors"),
         ({"method": "scpcse", "second_template": "[PROMPT] {sentence} [MASK]"}, "only one template can have"),
     ):
-        refused(message, lambda options=options: build_method(backbone, model_arguments(**options), ["anchor"]))
+        refused(message, build_method, backbone, model_arguments(**options), ["anchor"])
     forward = backbone.model.forward  # of an encoder that takes no vectors
-    deaf = lambda inputs_embeds=None, input_ids=None, **kw: forward(  # noqa: E731
-        input_ids=torch.full((1, 4), 7) if input_ids is None else input_ids, **kw
-    )
+    deaf = lambda inputs_embeds=None, **given: forward(input_ids=torch.full((1, 4), 7))  # noqa: E731
     monkeypatch.setattr(backbone.model, "forward", deaf)
-    message = "bert encoders cannot take shallow prompts"
-    refused(message, Encoder, backbone.model, shallow=ShallowPrompt(torch.zeros(2, 32)))
+    prompt = ShallowPrompt(torch.zeros(2, 32))
+    refused("bert encoders cannot take shallow prompts", Encoder, backbone.model, shallow=prompt)

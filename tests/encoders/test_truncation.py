@@ -1,13 +1,12 @@
 """`tokenize` returns what the tokenizer returns with truncation=True, without using or changing its settings."""
 
 import copy
-import functools
 from itertools import product
 
 import pytest
 from tiny_encoders import SENTENCES, make_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
-from transformers import CanineTokenizer, PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from dcpcse.encoders.truncation import tokenize
 
@@ -66,14 +65,14 @@ TOKENIZERS = {
     "prefix space": lambda: changed(
         "roberta", lambda own: setattr(own.backend_tokenizer, "pre_tokenizer", pre_tokenizers.ByteLevel())
     ),
-    "Python": functools.cache(CanineTokenizer),
+    "Python": ByT5Tokenizer,
 }
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_ids_are_those_of_the_tokenizer_at_every_length(name):
-    ours, oracle, lengths = TOKENIZERS[name](), TOKENIZERS[name](), (*range(2, 12), 23, 60, 61, 62, 5000)
-    for special, length in product((True, False), lengths if name != "Python" else lengths[::6]):
+    ours, oracle, lengths = TOKENIZERS[name](), TOKENIZERS[name](), (*range(2, 9), 23, 60, 61, 62, 5000)
+    for special, length in product((True, False), lengths if name != "Python" else (2, 60)):
         whole = [len(ids) for ids in oracle(TEXTS, add_special_tokens=special, verbose=False)["input_ids"]]
         expected = [oracle(t, truncation=True, max_length=length, add_special_tokens=special) for t in TEXTS]
         ids, truncated = tokenize(ours, TEXTS, length, special=special)
@@ -83,15 +82,13 @@ def test_the_ids_are_those_of_the_tokenizer_at_every_length(name):
 
 def test_settings_of_the_tokenizer_are_neither_used_nor_changed():
     tokenizer = make_tokenizer("bert")
-    expected = tokenize(tokenizer, TEXTS, 30)
-    own = tokenizer.backend_tokenizer
+    expected, own = tokenize(tokenizer, TEXTS, 30), tokenizer.backend_tokenizer
     own.enable_truncation(4, stride=1)
     own.enable_padding(length=50)
     own.encode_special_tokens = True
     before = own.to_str()
-    assert tokenize(tokenizer, TEXTS, 30) == expected
+    assert tokenize(tokenizer, TEXTS, 30) == expected == tokenize(copy.deepcopy(tokenizer), TEXTS, 30)
     assert own.to_str() == before
-    assert tokenize(copy.deepcopy(tokenizer), TEXTS, 30) == expected
     tokenizer = make_tokenizer("bert")
     tokenize(tokenizer, TEXTS, 10)
     tokenizer.add_tokens(["zebra fish"])  # a word added later is used
