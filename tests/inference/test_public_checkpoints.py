@@ -1,23 +1,21 @@
 """A checkpoint of public code is the same model for every command, which says what it is."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from model_folders import refused
 from public_checkpoints import published
 
 import dcpcse
-from dcpcse.doctor.findings import CheckSettings
-from dcpcse.doctor.model_folder import check_encoder
 from dcpcse.experiments.adaptation.encoder import load_untouched
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.loading import load_guide, load_model
 from dcpcse.interop.convert import import_checkpoint
-from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import model_arguments
 from dcpcse.training.setup import load_encoder
-from dcpcse.utils.errors import UserError
 
 CODES = {
     "simcse": ("SimCSE", ["encoder", "head"]),
@@ -28,7 +26,6 @@ CODES = {
 """Public code → its name in messages, and the parts of its checkpoints."""
 
 every_code = pytest.mark.parametrize("code", CODES)
-both_formats = pytest.mark.parametrize("pickled", [True, False], ids=["bin", "safetensors"])
 
 
 @pytest.fixture
@@ -42,13 +39,10 @@ def written(tiny, tmp_path):
     return write
 
 
-@both_formats
 @every_code
-def test_commands_load_the_model_that_dcpcse_load_and_import_make_of_it(
-    code, pickled, written, tmp_path, sentences, caplog
-):
+def test_commands_load_the_model_that_dcpcse_load_and_import_make_of_it(code, written, tmp_path, sentences, caplog):
     caplog.set_level(logging.INFO, "dcpcse")
-    made, folder = written(code, pickled)
+    made, folder = written(code, pickled=code in ("simcse", "promcse"))
     base = made.base if code == "promcse" else None
     import_checkpoint(folder, tmp_path / "imported", base)
     expected = dcpcse.load(tmp_path / "imported", device="cpu").encode(sentences)
@@ -62,44 +56,22 @@ def test_commands_load_the_model_that_dcpcse_load_and_import_make_of_it(
 
 def test_the_options_of_an_evaluation_are_the_choices_of_import(written, sentences):
     made, folder = written("simcse")
-    first = made.firsts(sentences)
+    first, args = made.firsts(sentences), EncoderArguments(device="cpu")
     for given, expected in ((True, first), (False, made.mlp(first)), (None, made.mlp(first))):
-        model = load_model(
-            str(folder), EncoderArguments(device="cpu"), PublishedEvaluationArguments(mlp_only_train=given)
-        )
+        model = load_model(str(folder), args, PublishedEvaluationArguments(mlp_only_train=given))
         np.testing.assert_allclose(model.encode(sentences), expected.numpy(), atol=1e-5)
-    averaged = load_model(str(folder), EncoderArguments(device="cpu", pooler_type="avg"))
-    assert not averaged.head_at_inference
-    for option, message in (
-        ({"lm_head": made.base}, "lm_head applies only to plain encoders, but .* is a checkpoint of other code"),
-        ({"pooler_type": "static"}, 'pooler="static" applies only to plain encoders'),
-        ({"base": made.base}, "leave base out"),
-        ({"final_period": False}, "final_period has no effect on this SimCSE checkpoint"),
-    ):
-        with pytest.raises(UserError, match=message):
-            load_model(str(folder), EncoderArguments(device="cpu", **option))
-    _, prompted = written("promcse")
-    with pytest.raises(UserError, match=r"give that encoder with base; config.json names 'bert-base-uncased'"):
-        load_model(str(prompted), EncoderArguments(device="cpu"))
-    agreeing = PublishedEvaluationArguments(pre_seq_len=99)
-    with pytest.raises(UserError, match="pre_seq_len=99: the folder has 3"):
-        load_model(str(prompted), EncoderArguments(device="cpu", base=made.base), agreeing)
-
-
-@every_code
-def test_info_and_the_doctor_say_what_it_is_and_how_to_import_it(code, written):
-    title, parts = CODES[code]
-    made, folder = written(code)
-    facts = describe_folder(folder, pytest.fail)
-    assert (facts["kind"], facts["checkpoint_of"], facts["contains"]) == ("checkpoint of other code", title, parts)
-    base = " --base ENCODER" if code == "promcse" else ""
-    assert facts["to_import"] == f"dcpcse import {folder} --output FOLDER{base}"
-    counted = [
-        tensor.numel() for name, tensor in made.tensors.items() if tensor.is_floating_point() and "running" not in name
-    ]
-    assert facts["parameters"] == {"in_all": sum(counted)}
-    notes = [finding.text for finding in check_encoder(folder, CheckSettings()) if finding.what == "kind"]
-    assert len(notes) == 1 and title in notes[0] and facts["to_import"] in notes[0]
+    assert not load_model(str(folder), replace(args, pooler_type="avg")).head_at_inference
+    refused("leave base out", load_model, str(folder), replace(args, base=made.base))
+    refused(
+        "final_period has no effect on this SimCSE checkpoint",
+        load_model,
+        str(folder),
+        replace(args, final_period=False),
+    )
+    prompted, base = str(written("promcse")[1]), replace(args, base=made.base)
+    refused(r"give that encoder with base; config.json names 'bert-base-uncased'", load_model, prompted, args)
+    other = PublishedEvaluationArguments(pre_seq_len=99)
+    refused("pre_seq_len=99: the folder has 3", load_model, prompted, base, other)
 
 
 @every_code
@@ -118,20 +90,6 @@ def test_training_starts_from_its_encoder_and_says_what_is_not_used(code, writte
 
 def test_adapting_it_needs_a_pooler(written, sentences):
     made, folder = written("promcse")
-    with pytest.raises(UserError, match=r"is a DCPCSE or PromCSE checkpoint .* give pooler_type"):
-        load_untouched(str(folder), {})
+    refused("is a DCPCSE or PromCSE checkpoint .* give pooler_type", load_untouched, str(folder), {})
     model = load_untouched(str(folder), {"pooler_type": "cls_before_pooler"})
     np.testing.assert_allclose(model.encode(sentences), made.firsts(sentences).numpy(), atol=1e-5)
-
-
-def test_a_plain_encoder_is_loaded_as_before(tiny, written, caplog):
-    """Neither the pretrained encoder nor SimCSE's renamed checkpoint is one of public code."""
-    caplog.set_level(logging.INFO, "dcpcse")
-    made, _ = written("simcse")
-    made.converted()
-    renamed = made.write(made_folder := written("diffcse")[1].parent / "renamed", False)
-    assert renamed == made_folder
-    for folder in (tiny("bert", masked_lm=False), str(renamed)):
-        assert load_model(folder, EncoderArguments(device="cpu")).method is None
-        load_encoder(model_arguments(model_name_or_path=folder))
-    assert "checkpoint (" not in caplog.text
