@@ -9,15 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from model_folders import refused
-from public_checkpoints import INNER, LENGTH, Checkpoint
+from public_checkpoints import INNER, LENGTH, Checkpoint, published
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import dcpcse
-from dcpcse.cli.commands.import_ import import_command, import_parser
+from dcpcse.cli.commands.import_ import import_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, recognise_layout
 from dcpcse.interop.convert import Choices, import_checkpoint
 from dcpcse.methods import build_method, model_arguments
 
@@ -44,8 +43,7 @@ def assert_same(found: np.ndarray, expected: torch.Tensor) -> None:
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize(("converted", "pickled"), [(False, True), (True, True), (True, False)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "converted", "pickled"), [("bert", False, True), ("roberta", True, False)])
 def test_simcse_before_and_after_conversion(kind, converted, pickled, checkpoint, tmp_path, sentences):
     made = checkpoint(kind, trained=True)
     made.with_mlp()
@@ -71,9 +69,10 @@ def test_simcse_before_and_after_conversion(kind, converted, pickled, checkpoint
     assert not averaging.head_at_inference
 
 
-@pytest.mark.parametrize("head", ["sup", "unsup", None])
-@pytest.mark.parametrize("projection", [False, True], ids=["table", "projected"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "projection", "head"),
+    [("bert", False, "sup"), ("roberta", True, "sup"), ("bert", True, "unsup"), ("bert", False, None)],
+)
 def test_dcpcse_and_promcse(kind, projection, head, checkpoint, tmp_path, sentences):
     """ "unsup" in the name means that the head was used in training only."""
     made = checkpoint(kind)
@@ -97,63 +96,44 @@ def test_dcpcse_and_promcse(kind, projection, head, checkpoint, tmp_path, senten
         said = import_checkpoint(folder, tmp_path / "b", made.base, choices=Choices(mlp_only_train=False))
         assert_same(dcpcse.load(tmp_path / "b", device="cpu").encode(sentences), made.mlp(expected))
         assert said.assumed == {"pooler_type": "cls", "position_offset": LENGTH}
-        sizes = {"prefix_projection": True, "prefix_hidden_size": INNER} if projection else {}
-        options = {"pre_seq_len": LENGTH, "mlp_only_train": True, "init_from": str(tmp_path / "imported"), **sizes}
-        args = model_arguments(method="dcpcse", **options)
+        options = {"pre_seq_len": LENGTH, "prefix_projection": True, "prefix_hidden_size": INNER}
+        args = model_arguments(method="dcpcse", mlp_only_train=True, init_from=str(tmp_path / "imported"), **options)
         again = build_method(load_backbone(made.base), args, ["anchor"]).model.eval()
         assert np.array_equal(again.encode(sentences), model.encode(sentences))
-    if head is None and kind == "bert":
+    if head is None:
         import_checkpoint(folder, tmp_path / "zero", made.base, choices=Choices(position_offset=0))
         place = [torch.arange(len(row))[None] for row in texts]
         rows = [made.hidden_states(r, made.table(), position_ids=p)[0] for r, p in zip(texts, place, strict=True)]
         assert_same(dcpcse.load(tmp_path / "zero", device="cpu").encode(sentences), torch.stack(rows))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_checkpoint_in_half_precision_is_of_the_encoder_that_it_was_rounded_from(
-    dtype, checkpoint, tmp_path, sentences
-):
+def test_a_checkpoint_in_half_precision_is_of_the_encoder_that_it_was_rounded_from(checkpoint, tmp_path, sentences):
     made = checkpoint()
     made.with_prefix(False)
-    made.tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in made.tensors.items()}
+    made.tensors = {n: t.half() if t.is_floating_point() else t for n, t in made.tensors.items()}
     model = imported(made.write(tmp_path / "half"), tmp_path, made.base)
     assert_same(model.encode(sentences), made.firsts(sentences, made.table().float()))
 
 
-@pytest.mark.parametrize(
-    ("converted", "discriminator"), [(False, "discriminator"), (True, "aux_bert")], ids=["as trained", "converted"]
-)
-@pytest.mark.parametrize("kind", KINDS)
-def test_diffcse_with_its_batch_normalised_head(kind, converted, discriminator, checkpoint, tmp_path, sentences):
+@pytest.mark.parametrize(("kind", "converted"), [("bert", False), ("roberta", True)])
+def test_diffcse_with_its_batch_normalised_head(kind, converted, checkpoint, tmp_path, sentences):
     made = checkpoint(kind, trained=True)
-    hidden = made.hidden
-    first = made.put("mlp.net.0.weight", 2 * hidden, hidden)
-    scale, shift = made.put("mlp.net.1.weight", 2 * hidden), made.put("mlp.net.1.bias", 2 * hidden)
-    second = made.put("mlp.net.3.weight", hidden, 2 * hidden)
-    statistics = {}
-    for place, size in ((1, 2 * hidden), (4, hidden)):
-        mean = made.put(f"mlp.net.{place}.running_mean", size)
-        variance = made.tensors[f"mlp.net.{place}.running_var"] = made.normal(size).abs() + 0.5
-        made.tensors[f"mlp.net.{place}.num_batches_tracked"] = torch.tensor(7)
-        statistics[place] = (mean, variance)
+    made.with_batch_normalised_mlp()
     made.with_lm_head()
-    made.put(f"{discriminator}.embeddings.word_embeddings.weight", 4, 4)
-    made.put(f"{discriminator}.encoder.layer.0.output.dense.weight", 4, 4)
     made.put("generator.distilbert.embeddings.word_embeddings.weight", 4, 4)
-    made.put("generator.roberta.encoder.layer.0.output.dense.bias", 4)
-    made.put("electra_head.weight", 2, hidden)
-    made.put("electra_head.bias", 2)
+    made.put("aux_bert.embeddings.word_embeddings.weight", 4, 4)
+    net = {name.removeprefix("mlp.net."): tensor for name, tensor in made.tensors.items() if "mlp.net." in name}
     raw = made.firsts(sentences)
     if converted:
         made.converted()
     made.write(tmp_path / "diffcse")
     result = import_checkpoint(tmp_path / "diffcse", tmp_path / "raw")
     assert_same(dcpcse.load(tmp_path / "raw", device="cpu").encode(sentences), raw)
-    assert len(result.left_out) == 3 + 6 + 1
+    assert len(result.left_out) == 3 + 4 + 1
     model = imported(tmp_path / "diffcse", tmp_path, choices=Choices(mlp_only_train=False))
-    normal = (raw @ first.T - statistics[1][0]) / (statistics[1][1] + 1e-5).sqrt() * scale + shift
-    expected = (normal.relu() @ second.T - statistics[4][0]) / (statistics[4][1] + 1e-5).sqrt()
-    assert_same(model.encode(sentences), expected)
+    normal = (raw @ net["0.weight"].T - net["1.running_mean"]) / (net["1.running_var"] + 1e-5).sqrt()
+    inner = (normal * net["1.weight"] + net["1.bias"]).relu() @ net["3.weight"].T
+    assert_same(model.encode(sentences), (inner - net["4.running_mean"]) / (net["4.running_var"] + 1e-5).sqrt())
     assert model.method == "diffcse"
 
 
@@ -211,10 +191,7 @@ def test_promptbert_with_its_published_template(kind, supervision, checkpoint, t
         leaves_nothing(message, folder, tmp_path, choices=choices)
 
 
-@pytest.mark.parametrize("converted", [False, True])
-def test_promptbert_with_the_transform_of_its_lm_head_and_with_another_template(
-    converted, checkpoint, tmp_path, sentences
-):
+def test_promptbert_with_the_transform_of_its_lm_head_and_with_another_template(checkpoint, tmp_path, sentences):
     made = checkpoint("bert", trained=True)
     made.with_pooler()
     made.with_mlp()
@@ -226,8 +203,7 @@ def test_promptbert_with_the_transform_of_its_lm_head_and_with_another_template(
         return F.layer_norm(dense, dense.shape[-1:], gain, bias, 1e-12)
 
     expected = prompted_vectors(made, sentences, transform, denoise=True)
-    if converted:  # the later of two names that become one wins, as in the public script
-        made.converted()
+    made.converted()  # the later of two names that become one wins, as in the public script
     folder = made.write(tmp_path / "sup-bert")
     assert_same(imported(folder, tmp_path).encode(sentences), expected)
     choices = Choices(template='The dog : "{sentence}" is [MASK]', final_period=False, denoise_at_inference=False)
@@ -267,14 +243,11 @@ def test_optiprompt_as_the_public_code_finds_its_places(checkpoint, tmp_path, se
     assert "is not used, as in the public code" in caplog.text
 
 
-@pytest.mark.parametrize("own_pooler", [True, False], ids=["pooler", "no pooler"])
-@pytest.mark.parametrize("projection", [False, True], ids=["table", "projected"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "projection", "own_pooler"), [("bert", False, True), ("roberta", True, False)])
 def test_p_tuning_v2(kind, projection, own_pooler, checkpoint, tmp_path, sentences):
     made = checkpoint(kind)
     made.with_prefix(projection)
     made.put("classifier.weight", 2, made.hidden)
-    made.put("classifier.bias", 2)
     if own_pooler:
         made.with_pooler()
     made.write(tmp_path / "p-tuned")
@@ -282,14 +255,11 @@ def test_p_tuning_v2(kind, projection, own_pooler, checkpoint, tmp_path, sentenc
     expected = made.firsts(sentences, made.table())
     if own_pooler:
         expected = torch.tanh(expected @ made.pooler["pooler.dense.weight"].T + made.pooler["pooler.dense.bias"])
-    model = dcpcse.load(tmp_path / "imported", device="cpu")
-    assert_same(model.encode(sentences), expected)
-    assert {"classifier.weight", "classifier.bias"} <= set(result.left_out)
-    assert result.layout == "p-tuning-v2"
+    assert_same(dcpcse.load(tmp_path / "imported", device="cpu").encode(sentences), expected)
+    assert "classifier.weight" in result.left_out and result.layout == "p-tuning-v2"
 
 
-@pytest.mark.parametrize("case", ["pooler", "no pooler", "projected", "classifier"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "case"), [("bert", "pooler"), ("roberta", "projected"), ("bert", "classifier")])
 def test_peft_prefix_tuning(kind, case, tiny, tmp_path, sentences):
     peft = pytest.importorskip("peft")
     base, classifier = tiny(kind, masked_lm=False), case == "classifier"
@@ -322,23 +292,12 @@ def test_code_that_a_configuration_names_is_not_run(checkpoint, tmp_path, senten
     made = checkpoint(trained=True)
     folder = made.write(tmp_path / "simcse")
     (folder / "attack.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'attacked')!r})\n", encoding="utf-8")
-    for name, kinds in {
-        "config.json": ("AutoConfig", "AutoModel"),
-        "tokenizer_config.json": ("AutoTokenizer",),
-    }.items():
+    for name in ("config.json", "tokenizer_config.json"):
         content = json.loads((folder / name).read_text())
-        content["auto_map"] = dict.fromkeys(kinds, "attack.Kind")
+        content["auto_map"] = dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "attack.Kind")
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     assert_same(imported(folder, tmp_path).encode(sentences), made.firsts(sentences))
     assert not (tmp_path / "attacked").exists()
-
-
-def nan(made: Checkpoint) -> None:
-    made.tensors["mlp.dense.bias"][2] = float("nan")
-
-
-def other(made: Checkpoint) -> None:
-    made.tensors["bert.encoder.layer.1.output.dense.bias"].add_(0.25)
 
 
 def drop(name: str):
@@ -351,23 +310,20 @@ def put(name: str, *shape: int):
 
 BIAS = "encoder.layer.0.output.dense.bias"
 TRAINED = [
-    (nan, "NaN or infinite values in 'mlp.dense.bias'"),
+    (lambda made: made.tensors["mlp.dense.bias"].fill_(float("nan")), "NaN or infinite values in 'mlp.dense.bias'"),
     (drop(f"bert.{BIAS}"), "the encoder lacks"),
     (drop("mlp.dense.bias"), "match no supported head"),
     (put(f"bert.{BIAS}", 5), "has shape (5,); (32,) is"),
     (put("mlp.dense.bias", 5), "the head: 'dense.bias' has shape (5,)"),
     (put("cls.seq_relationship.weight", 2, 2), "'cls.seq_relationship.weight' is not a tensor of a SimCSE"),
-    (put("bert.encoder.layer.3.output.dense.bias", 32), "which this model does not have"),
     (put("pooler.dense.bias", 32), "'mlp.dense.bias' and 'pooler.dense.bias' are the same part"),
-    (put(f"roberta.{BIAS}", 32), "are the same part"),
 ]
 PROMPTED = [
-    (other, "is not {base}: 'encoder.layer.1.output.dense.bias' differs by up to 0.25; give the encoder"),
+    (lambda made: made.tensors[f"bert.{BIAS}"].add_(0.25), f"is not {{base}}: '{BIAS}' differs by up to 0.25; give"),
     (drop(f"bert.{BIAS}"), "the encoder inside lacks"),
     (put("prefix_encoder.embedding.weight", 3, 128), "each prompt has 128 values"),
     (put("prefix_encoder.embedding.weight", 192), "with two dimensions"),
     (put("prefix_encoder.trans.0.weight", 6, 32), "the prompt encoder lacks"),
-    (put("prefix_encoder.weight", 3, 32), "'prefix_encoder.weight' is not a tensor of"),
 ]
 
 
@@ -389,14 +345,11 @@ def leaves_nothing(message: str, folder: Path, tmp_path: Path, base: str | None 
 
 
 @pytest.mark.usefixtures("on_command_line")
-def test_choices_without_an_effect_are_refused(checkpoint, tmp_path):
-    made = checkpoint(trained=True)
-    made.with_mlp()
+def test_choices_without_an_effect_are_refused(tiny, tmp_path):
+    made = published("simcse", tiny("bert", masked_lm=False))
     folder = made.write(tmp_path / "simcse")
     for choices, message in (
         (Choices(template="{sentence} [MASK]"), "SimCSE has no template; for a PromptBERT checkpoint, give --layout"),
-        (Choices(final_period=True), "has no template"),
-        (Choices(denoise_at_inference=True), "has no template"),
         (Choices(denoise_from_zero=True), "has no template"),
         (Choices(position_offset=3), "it has no deep prompts"),
         (Choices(pooler_type="avg", mlp_only_train=False), "requires --pooler_type cls or mask, not avg"),
@@ -405,8 +358,6 @@ def test_choices_without_an_effect_are_refused(checkpoint, tmp_path):
         leaves_nothing(message, folder, tmp_path, choices=choices)
     leaves_nothing("with its own encoder; leave --base out", folder, tmp_path, made.base)
     leaves_nothing("does not have the format peft", folder, tmp_path, layout="peft")
-    refused("choose from", Choices, pooler_type="x")
-    refused("must be at least 0", Choices, position_offset=-1)
     (folder / "modules.json").write_text("[]", encoding="utf-8")
     leaves_nothing("is a sentence-transformers folder", folder, tmp_path)
     assert import_checkpoint(folder, tmp_path / "out", layout="simcse").layout == "simcse"
@@ -427,28 +378,21 @@ def test_a_frozen_encoder_must_be_given_and_the_right_one(checkpoint, tiny, tmp_
         leaves_nothing(message, folder, tmp_path, base)
 
 
-def test_folders_without_a_checkpoint_are_refused(checkpoint, tmp_path):
-    made = checkpoint(trained=True)
-    made.with_mlp()
+def test_folders_without_a_checkpoint_are_refused(tiny, tmp_path):
+    made = published("simcse", tiny("bert", masked_lm=False))
     folder = made.write(tmp_path / "simcse")
     weights = folder / "pytorch_model.bin"
     leaves_nothing("nowhere does not exist", tmp_path / "nowhere", tmp_path)
-    leaves_nothing("is a file; give its folder", weights, tmp_path)
     for content, message in (
-        (b"", "pytorch_model.bin is damaged"),
         (weights.read_bytes()[:1000], "pytorch_model.bin is damaged"),
-        (b"no pickle", "pytorch_model.bin is damaged"),
         ([torch.ones(2)], "contains a list; expected a state dict"),
         ({"epoch": 3, "state_dict": made.tensors}, "contains 'epoch', a int"),
-        ({}, "contains no tensors"),
         ({"lstm.weight": torch.ones(2)}, "has an unknown format: it contains lstm.weight"),
     ):
         weights.write_bytes(content) if isinstance(content, bytes) else torch.save(content, weights)
         leaves_nothing(message, folder, tmp_path)
     weights.rename(folder / "model.ckpt")
     leaves_nothing("other formats are not read; it contains model.ckpt", folder, tmp_path)
-    (folder / "model.ckpt").unlink()
-    leaves_nothing("it contains no weights", folder, tmp_path)
     (folder / "model.safetensors").write_bytes(b"short")
     leaves_nothing("model.safetensors is damaged", folder, tmp_path)
 
@@ -456,8 +400,7 @@ def test_folders_without_a_checkpoint_are_refused(checkpoint, tmp_path):
 def test_a_trained_encoder_needs_its_configuration_and_a_tokenizer(checkpoint, tmp_path, sentences):
     made = checkpoint(trained=True)
     folder = made.write(tmp_path / "simcse")
-    for name in ("tokenizer.json", "vocab.txt"):
-        (folder / name).unlink(missing_ok=True)
+    (folder / "tokenizer.json").unlink()
     leaves_nothing("has no tokenizer; copy the tokenizer of its encoder there, or give it", folder, tmp_path)
     model = imported(folder, tmp_path, tokenizer=made.base)
     assert_same(model.encode(sentences), made.firsts(sentences))
@@ -466,7 +409,6 @@ def test_a_trained_encoder_needs_its_configuration_and_a_tokenizer(checkpoint, t
     for content, message in (
         (config | {"model_type": "gpt2"}, "model_type 'gpt2'"),
         (config | {"model_type": "roberta"}, "the tensors are of a bert encoder"),
-        ([], "is not a JSON object"),
     ):
         (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
         leaves_nothing(message, folder, tmp_path, tokenizer=made.base)
@@ -484,19 +426,15 @@ def test_other_adapters_of_peft_are_refused(tmp_path, tiny):
         ({"peft_type": "PROMPT_TUNING"}, "has peft_type 'PROMPT_TUNING'; only 'PREFIX_TUNING'"),
         ({"num_transformer_submodules": 2}, "has num_transformer_submodules 2"),
         ({"num_attention_heads": 8}, "with num_attention_heads 8"),
-        ({"token_dim": 64}, "with token_dim 64"),
         ({"base_model_name_or_path": None}, "give that encoder with --base"),
     ):
         (folder / "adapter_config.json").write_text(json.dumps(config | change), encoding="utf-8")
         leaves_nothing(message, folder, tmp_path)
-    save_file({"base_model.x.lora_A.weight": torch.ones(3)}, folder / "adapter_model.safetensors")
-    leaves_nothing("supported formats: peft", folder, tmp_path)
 
 
 @pytest.mark.usefixtures("on_command_line")
-def test_nothing_is_overwritten_unasked(checkpoint, tmp_path, sentences):
-    made = checkpoint(trained=True)
-    made.with_mlp()
+def test_nothing_is_overwritten_unasked(tiny, tmp_path, sentences):
+    made = published("simcse", tiny("bert", masked_lm=False))
     folder, out = made.write(tmp_path / "sup-simcse"), tmp_path / "out"
     import_checkpoint(folder, out)
     kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -508,10 +446,7 @@ def test_nothing_is_overwritten_unasked(checkpoint, tmp_path, sentences):
     assert not (out / "run.yaml").exists()
     refused("is the folder of the checkpoint", import_checkpoint, folder, folder, overwrite=True)
     refused("contains no model that", import_checkpoint, folder, tmp_path, overwrite=True)
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    refused("is a file; give a folder", import_checkpoint, folder, tmp_path / "file")
     refused("is already a model folder", import_checkpoint, out, tmp_path / "again")
-    refused("cannot write into", import_checkpoint, folder, tmp_path / "file" / "x")
 
 
 def test_the_command_prints_assumed_settings_and_tensors_left_out(checkpoint, tmp_path, caplog, sentences):
@@ -523,30 +458,10 @@ def test_the_command_prints_assumed_settings_and_tensors_left_out(checkpoint, tm
     words = [str(folder), "--output", str(out), "--base", made.base, "--mlp_only_train", "False"]
     with caplog.at_level("INFO"):
         assert run(import_command, words) == 0
-    lines = [record.getMessage() for record in caplog.records]
     for piece in (
-        f"a DCPCSE or PromCSE checkpoint, {len(made.tensors) - 4} tensors used, 4 left out",
         "left out (masked-LM head, used in training only): ['lm_head.bias', 'lm_head.decoder.weight', ",
         "--pooler_type cls: not in the checkpoint; taken from preset dcpcse/unsup-roberta-base; ",
-        "--position_offset 3: not in the checkpoint; taken from the prompt length",
-        f"saved the model to {out}",
     ):
-        assert [line for line in lines if piece in line], (piece, lines)
-    assert not [line for line in lines if "--mlp_only_train" in line]
+        assert piece in caplog.text
     expected = made.mlp(made.firsts(sentences, made.table()))
     assert_same(dcpcse.load(out, device="cpu").encode(sentences), expected)
-
-
-def test_every_layout_is_a_choice_and_unknown_tensors_are_not_recognised(capsys):
-    action = next(action for action in import_parser()._actions if action.dest == "layout")
-    assert set(action.choices) == set(LAYOUTS)
-    assert recognise_layout(["lstm.weight"]) is None
-    assert recognise_layout(["prompt_embeddings"]) is None
-    assert recognise_layout(["prompt_embeddings"], adapter=True) == "peft"
-    for words, message in (
-        (["x"], "--output"),
-        (["x", "--output", "y", "--template", "z"], "0 slots for the sentence"),
-    ):
-        assert run(import_command, words) == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1

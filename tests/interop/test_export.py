@@ -21,23 +21,19 @@ from dcpcse.cli.main import main
 from dcpcse.interop import export as exporting
 from dcpcse.interop.export import export
 from dcpcse.interop.onnx_encoder import OnnxEncoder
-from dcpcse.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 DEEP = {"method": "dcpcse", "pre_seq_len": 3}
 HEAD = {"pooler_type": "cls", "mlp_only_train": False}
 LORA = {"method": "simcse", "tuning": "lora"}
 DENOISED = {"mlp_only_train": False, "denoise_at_inference": True}
-"""Methods that need a generator."""
 
 PEFT = {
     "cls": {**DEEP, "mlp_only_train": True},
     "cls, head at inference": {**DEEP, **HEAD},
-    "cls_before_pooler": {**DEEP, "pooler_type": "cls_before_pooler"},
     "avg": {**DEEP, "pooler_type": "avg"},
     "vectors": {**DEEP, "mlp_only_train": True, "prompt_form": "vectors"},
     "projected": {**DEEP, "mlp_only_train": True, "prefix_projection": True, "prefix_hidden_size": 6},
-    "lora": {**LORA, "pooler_type": "avg", "lora_r": 2},
     "lora, head at inference": {**LORA, **HEAD, "lora_target_modules": ["all-linear"], "lora_r": 2},
     "last_token": {**DEEP, "pooler_type": "last_token"},
 }
@@ -45,7 +41,6 @@ PLAIN = {
     "cls with its MLP": {"method": "simcse", **HEAD},
     "cls, MLP in training only": {"method": "simcse", "mlp_only_train": True},
     "avg": {"method": "simcse", "pooler_type": "avg"},
-    "lora": {**LORA, "pooler_type": "avg"},
     "lora, cls with its MLP": {**LORA, **HEAD, "lora_target_modules": ["all-linear"]},
     "lora, last_token": {**LORA, "pooler_type": "last_token", "prompt": "Instruct: Find it\nQuery:"},
 }
@@ -53,16 +48,13 @@ BFLOAT16 = {**DEEP, "encoder_dtype": "bfloat16"}
 LORA_16 = {**LORA, "encoder_dtype": "bfloat16"}
 OTHERS = [
     ("peft", {**DEEP, "position_offset": 0}, ["its texts start at position 0, and with peft at 3"]),
-    ("peft", {**DEEP, "template": "{sentence} [MASK]", "pooler_type": "mask"}, ["uses a template"]),
     ("peft", {**DEEP, "cls_prompt": True}, ["it has a [CLS] prompt"]),
     ("peft", {**DEEP, **HEAD, "batchnorm": True}, ["its head at inference is not a tanh MLP"]),
     ("peft", {**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2, is none of cls, "]),
     ("peft", BFLOAT16, ["its encoder has the dtype bfloat16", "sentence-transformers"]),
-    ("peft", {**LORA, "method": "scpcse"}, ["uses a template"]),
     ("peft", LORA_16, ["its encoder has the dtype bfloat16"]),
     ("peft", {"method": "promptbert"}, ["no deep prompts", "trained too", "uses a template"]),
     ("huggingface", DEEP, ["its encoder is frozen", "it has deep prompts", "start at position 3"]),
-    ("huggingface", {"method": "promptbert"}, ["uses a template"]),
     ("huggingface", {"method": "diffcse", **HEAD}, ["its head at inference is not a tanh MLP"]),
     ("huggingface", {"method": "simcse", "pooler_type": "avg_first_last"}, ["its pooling, avg_first_last,"]),
     ("huggingface", {**LORA, "method": "promptbert"}, ["uses a template"]),
@@ -70,7 +62,7 @@ OTHERS = [
 ]
 """Format, options of a model that it cannot represent, and the reasons that are given."""
 VARIANTS = {
-    **{name: {"method": name} for name in METHODS},
+    **{name: {"method": name} for name in ("dcpcse", "simcse", "scpcse", "diffcse", "d2cse")},
     "head at inference": {**DEEP, **HEAD},
     "promptbert, denoised": {"method": "promptbert", "final_period": True, **DENOISED},
     "conpvp, by attention": {"method": "conpvp", "denoise_by": "attention", **DENOISED},
@@ -81,15 +73,10 @@ VARIANTS = {
 }
 GRAPHS = {
     "deep": ("mpnet", {**DEEP, **HEAD, "prompt_form": "vectors", "position_offset": 1}, 31),
-    "shallow": ("deberta-v2", {"method": "scpcse", "mlp_only_train": False}, None),
-    "template, lora": ("albert", {**LORA, "method": "promptbert", "final_period": True, **DENOISED}, None),
+    "template": ("albert", {**LORA, "method": "scpcse", "final_period": True, **DENOISED}, None),
     "decoder": ("gemma3_text", {**DEEP, "pooler_type": "last_token"}, None),
 }
 """One of each kind of graph, and the size of its embeddings, if they are shortened and scaled to unit length."""
-"""One of each kind of graph: deep prompts, input vectors, the encoder alone, a template with denoising."""
-
-
-"""Graph → size of its embeddings, which are shortened and then scaled to unit length."""
 
 
 @pytest.fixture
@@ -140,18 +127,6 @@ def test_peft_gives_the_vectors_of_an_exported_adapter(name, kind, saved, texts,
         assert json.loads((tmp_path / "out/adapter_config.json").read_text())["modules_to_save"] == ["pooler"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "pooler"),
-    [("roberta", "cls, head at inference", "cls"), ("bert", "projected", "cls_before_pooler"), ("bert", "avg", "avg")],
-)
-def test_an_exported_adapter_comes_back_as_a_model_folder(kind, name, pooler, saved, texts, tmp_path):
-    folder, model = saved(kind, **PEFT[name])
-    export(folder, "peft", tmp_path / "peft")
-    assert main(["import", str(tmp_path / "peft"), "--output", str(tmp_path / "back"), "--pooler", pooler]) == 0
-    back = dcpcse.load(tmp_path / "back", device="cpu")
-    np.testing.assert_allclose(back.encode(texts), model.encode(texts), atol=1e-5)
-
-
 def test_a_model_that_a_format_cannot_represent_is_refused_with_the_reasons(saved, tmp_path, monkeypatch):
     for to, options, reasons in OTHERS:
         folder, _ = saved(**options)
@@ -159,20 +134,17 @@ def test_a_model_that_a_format_cannot_represent_is_refused_with_the_reasons(save
             refused(re.escape(reason), export, folder, to, tmp_path / "out")
     folder, _ = saved("electra", **PEFT["cls, head at inference"])
     refused("electra encoders have no pooler for its MLP", export, folder, "peft", tmp_path / "out")
-    refused(
-        "unknown format 'tf'; choose from peft, sentence-transformers, onnx", export, tmp_path, "tf", tmp_path / "x"
-    )
+    refused("unknown format 'tf'; choose from peft", export, tmp_path, "tf", tmp_path / "x")
     find = exporting.importlib.util.find_spec
     monkeypatch.setattr(exporting.importlib.util, "find_spec", lambda name: None if name == "onnx" else find(name))
-    said = r'this format requires onnx; .*: pip install -e "\.\[onnx\]"'
-    refused(said, export, folder, "onnx", tmp_path / "out")
+    refused('this format requires onnx; .*: pip install -e "', export, folder, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 # transformers
 
 
-FURTHER = ("distilbert", "albert", "mpnet", "deberta-v2")
+FURTHER = ("albert", "mpnet", "deberta-v2")
 
 
 @pytest.mark.parametrize(
@@ -225,20 +197,16 @@ def test_sentence_transformers_gives_the_vectors_of_every_method(name, kind, sav
 def test_an_adapter_of_weights_in_half_precision_is_merged_in_float32(to, saved, texts, tmp_path):
     """In half precision, their sum would be rounded. The oracle is the sum of the files' tensors in float64."""
     folder, model = saved(**LORA_16, pooler_type="avg")
-    assert (folder / "adapter/adapter_model.safetensors").is_file()  # others would load the encoder in float32
     export(folder, to, tmp_path / "out")
-    written, adapter = (
-        load_file(tmp_path / "out/model.safetensors"),
-        load_file(folder / "adapter/adapter_model.safetensors"),
-    )
-    name = "encoder.layer.0.attention.self.query"
+    written = load_file(tmp_path / "out/model.safetensors")
+    adapter = load_file(folder / "adapter/adapter_model.safetensors")  # others would load the encoder in float32
+    name, lora = "encoder.layer.0.attention.self.query", model.encoder.lora
     a, b = (adapter[f"base_model.model.{name}.lora_{part}.weight"].double() for part in "AB")
     assert b.any()
-    frozen = model.encoder.backbone.get_submodule(name).get_base_layer().weight.double()
-    lora = model.encoder.lora
-    torch.testing.assert_close(
-        written[f"{name}.weight"].double(), frozen + lora.alpha / lora.r * b @ a, rtol=0, atol=1e-7
+    expected = (
+        model.encoder.backbone.get_submodule(name).get_base_layer().weight.double() + lora.alpha / lora.r * b @ a
     )
+    torch.testing.assert_close(written[f"{name}.weight"].double(), expected, rtol=0, atol=1e-7)
     ours = model.encode(texts)
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), ours, atol=2e-2 * np.abs(ours).max())
     refused(r"bfloat16, .*model.float\(\).merged\(\)", dcpcse.load(folder, device="cpu").merged)
@@ -251,16 +219,11 @@ def test_what_people_do_with_a_sentence_transformer_works(saved, sentences, tmp_
     other = opened(tmp_path / "out", trust_remote_code=True, prompts=prompts)
     unit = model.encode(sentences, normalize=True)
     np.testing.assert_allclose(other.encode(sentences, normalize_embeddings=True), unit, atol=1e-5)
-    found = other.similarity(other.encode(sentences), other.encode(sentences[:2]))
-    np.testing.assert_allclose(found.numpy(), unit @ unit[:2].T, atol=1e-5)
     assert other.get_embedding_dimension() == model.dimension == 32
     assert other.max_seq_length == model.encoder.max_tokens
-    assert other.encode(sentences, convert_to_tensor=True).shape == (12, 32)
-    assert other.encode(sentences[0]).shape == (32,)
     for encode, prompt in ((other.encode_query, "query: "), (other.encode_document, "passage: ")):
         expected = model.encode([prompt + text for text in sentences])
         np.testing.assert_allclose(encode(sentences), expected, atol=1e-5)
-        np.testing.assert_allclose(other.encode(sentences, prompt=prompt), expected, atol=1e-5)
     other.max_seq_length = 30
     np.testing.assert_allclose(other.encode(sentences), model.encode(sentences, max_length=30), atol=1e-5)
     refused("maximum of 5 tokens is invalid", setattr, other, "max_seq_length", 5)
@@ -278,30 +241,25 @@ def test_an_export_returns_the_embeddings_of_tokens_and_converts_to_half_precisi
     tokens = other.encode(sentences, output_value="token_embeddings", batch_size=5)
     assert [len(rows) for rows in tokens] == [len(ids) for ids in model.tokenizer(sentences)["input_ids"]]
     np.testing.assert_allclose([rows.mean(0).numpy() for rows in tokens], vectors, atol=1e-5)
-    features = other.encode(sentences, output_value=None, batch_size=5)
-    np.testing.assert_allclose([row["sentence_embedding"].numpy() for row in features], vectors, atol=1e-5)
-    for row, own in zip(features, tokens, strict=True):
-        np.testing.assert_allclose(row["token_embeddings"][row["attention_mask"].bool()], own, atol=1e-5)
     refused("sentence 0 is a tuple", other.encode, [("a", "pair")])
     np.testing.assert_allclose(other.half().encode(sentences), vectors, atol=0.02)
 
 
 def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences, tmp_path):
     folder, model = saved(**DEEP)
-    record = json.loads((folder / "dcpcse.json").read_text())
+    record, out = json.loads((folder / "dcpcse.json").read_text()), tmp_path / "out"
     place, record["base"]["name_or_path"] = record["base"]["name_or_path"], str(tmp_path / "gone")
     (folder / "dcpcse.json").write_text(json.dumps(record))
-    refused("cannot load the frozen encoder", export, folder, "sentence-transformers", tmp_path / "out")
-    export(folder, "sentence-transformers", tmp_path / "out", base=place)
-    assert json.loads((tmp_path / "out/dcpcse.json").read_text())["base"]["name_or_path"] == place
-    options = {"trust_remote_code": True, "model_kwargs": {"base": place}}
-    (tmp_path / "out/dcpcse.json").write_text(json.dumps(record))
-    vectors = opened(tmp_path / "out", **options).encode(sentences)
+    refused("cannot load the frozen encoder", export, folder, "sentence-transformers", out)
+    export(folder, "sentence-transformers", out, base=place)
+    assert json.loads((out / "dcpcse.json").read_text())["base"]["name_or_path"] == place
+    (out / "dcpcse.json").write_text(json.dumps(record))
+    vectors = opened(out, trust_remote_code=True, model_kwargs={"base": place}).encode(sentences)
     np.testing.assert_allclose(vectors, model.encode(sentences), atol=1e-5)
     other = {"model_kwargs": {"base": tiny("bert", seed=9)}}
-    refused("is not the encoder", opened, tmp_path / "out", trust_remote_code=True, **other)
-    for wrong in ({"model_kwargs": {"dtype": "float16"}}, {"config_kwargs": {"x": 1}}, {"backend": "onnx"}):
-        refused("accepts only 'base'|supports only torch", opened, tmp_path / "out", trust_remote_code=True, **wrong)
+    refused("is not the encoder", opened, out, trust_remote_code=True, **other)
+    for wrong in ({"model_kwargs": {"dtype": "float16"}}, {"backend": "onnx"}):
+        refused("accepts only 'base'|supports only torch", opened, out, trust_remote_code=True, **wrong)
 
 
 # ONNX
@@ -310,7 +268,7 @@ def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.whole if name == "decoder" else ()) for name in GRAPHS]
 )
-def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path):
+def test_a_graph_gives_the_vectors_of_the_model(name, saved, texts, tmp_path):
     kind, options, size = GRAPHS[name]
     folder, model = saved(kind, **options)
     if size:
@@ -324,7 +282,7 @@ def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path)
     for prompt in ("query", "document"):
         expected_of_prompt = model.encode(texts, truncate_dim=size, prompt_name=prompt)
         np.testing.assert_allclose(found.encode(texts, prompt_name=prompt), expected_of_prompt, atol=1e-5)
-    for batch_size in (1, 4, 64):
+    for batch_size in (4, 64):
         np.testing.assert_allclose(found.encode(texts, batch_size), expected, atol=1e-5)
     # Without a line of ours: what the page says of files, inputs and output is enough.
     words, text = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")), "A dog runs."
@@ -336,19 +294,18 @@ def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path)
     wanted = model.encode([text, "Rain fell in the garden."], truncate_dim=size)
     np.testing.assert_allclose(vectors, wanted, atol=1e-5)
     assert (found.dimension, found.matryoshka_dims) == ((31, (31, 8)) if size else (32, ()))
-    if name == "template, lora":
+    if name == "template":
         assert_the_rest_of_the_encoder(found, model, texts, tmp_path)
 
 
 def assert_the_rest_of_the_encoder(found: OnnxEncoder, model, texts: list[str], tmp_path: Path) -> None:
     """On one export of those above, as each takes seconds."""
-    for options in ({"normalize": True}, {"max_length": 30}, {"normalize": True, "truncate_dim": 5}):
+    for options in ({"max_length": 30}, {"normalize": True, "truncate_dim": 5}):
         np.testing.assert_allclose(found.encode(texts, **options), model.encode(texts, **options), atol=1e-5)
     assert found.encode([]).shape == (0, 32)
     refused("max_length 3 is not", found.encode, texts, max_length=3)
     refused("batch_size=0", found.encode, texts, batch_size=0)
-    for size in (0, 33, "8"):
-        refused(f"truncate_dim.*{size}.*: must be", found.encode, texts, truncate_dim=size)
+    refused("truncate_dim.*33.*: must be", found.encode, texts, truncate_dim=33)
     refused("got a single string", found.encode, "text")
     out = tmp_path / "out"
     np.testing.assert_allclose(by_its_page(out, texts), model.encode(texts), atol=1e-5)
@@ -360,13 +317,11 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "(1, 32)\n", done.stderr
-    for name in ("model.onnx", "encoder.json"):
-        (out / name).rename(out / "moved")
-        refused(f"contains no {name}", OnnxEncoder, out)
-        (out / "moved").rename(out / name)
-    for content in ("{", '{"format": 2}', "[]"):
+    for content in ("{", '{"format": 2}'):
         (out / "encoder.json").write_text(content)
         refused("not readable JSON|this version reads format 1", OnnxEncoder, out)
+    (out / "model.onnx").unlink()
+    refused("contains no model.onnx", OnnxEncoder, out)
 
 
 # Shortened embeddings
@@ -375,24 +330,19 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
 @pytest.mark.parametrize("options", [PLAIN["avg"], {"method": "promptbert"}], ids=["avg", "template"])
 def test_sentence_transformers_opens_a_folder_of_shortened_embeddings(options, saved, texts, tmp_path):
     folder, model = saved(**options)
-    words = ["--to", "sentence-transformers", "--output", str(tmp_path / "out"), "--truncate_dim", "8"]
-    assert main(["export", str(folder), *words]) == 0
+    export(folder, "sentence-transformers", tmp_path / "out", truncate_dim=8)
     other = opened(tmp_path / "out", trust_remote_code=bool(model.plain_obstacles()))
-    assert other.get_embedding_dimension() == 8
     np.testing.assert_allclose(other.encode(texts), model.encode(texts, truncate_dim=8), atol=1e-5)
     unit = model.encode(texts, normalize=True, truncate_dim=8)
     np.testing.assert_allclose(other.encode(texts, normalize_embeddings=True), unit, atol=1e-5)
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts)[:, :8], atol=1e-5)
 
 
-@pytest.mark.usefixtures("on_command_line")
 def test_what_cannot_be_shortened_is_refused(saved, tmp_path):
     (folder, _), out = saved(**PEFT["avg"]), tmp_path / "out"
     for to in ("peft", "huggingface"):
-        message = f"--truncate_dim cannot be part of --to {to}; .* --to sentence-transformers or --to onnx"
-        refused(message, export, folder, to, out, truncate_dim=8)
-    for size in (0, 33, "8"):
-        refused("truncate_dim .*: must be ", export, folder, "onnx", out, truncate_dim=size)
+        refused("truncate_dim cannot be part of", export, folder, to, out, truncate_dim=8)
+    refused("truncate_dim=33: must be ", export, folder, "onnx", out, truncate_dim=33)
     edit_record(folder, normalize=True)
     message = "scales embeddings to unit length, and sentence-transformers would shorten"
     refused(message, export, folder, "sentence-transformers", out, truncate_dim=8)
@@ -433,8 +383,7 @@ def test_a_folder_with_different_embeddings_is_not_saved(wrong, saved, tmp_path,
     assert not list(tmp_path.glob("place*"))
 
 
-@pytest.mark.usefixtures("on_command_line")
-def test_the_command_prints_the_size_and_the_difference_and_overwrites_nothing(saved, tmp_path, caplog, capsys):
+def test_the_command_overwrites_nothing(saved, tmp_path, capsys):
     folder, _ = saved(**PEFT["cls"])
     (tmp_path / "file").write_text("mine")
     for place in ("full", "empty"):
@@ -447,5 +396,4 @@ def test_the_command_prints_the_size_and_the_difference_and_overwrites_nothing(s
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
     assert (tmp_path / "file").read_text() == "mine"
     assert main([*words, str(tmp_path / "empty")]) == 0
-    assert re.search(r"empty \(0\.\d MB\); embeddings read back differ by at most \de[+-]\d\d", caplog.text)
     assert (tmp_path / "empty/adapter_config.json").is_file()
