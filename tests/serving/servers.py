@@ -65,8 +65,8 @@ class Running:
             with contextlib.suppress(queue.Empty):
                 line = self._lines.get(timeout=left)
                 assert line is not None, f"the server has ended: {self.logs}"
-                if line.startswith("["):
-                    continue  # of Ray's core, which writes no JSON
+                if not line.startswith("{"):
+                    continue  # of Ray's core, or of multiprocessing
                 found = json.loads(line)
                 self.logs.append(found)
                 if found["event"] == name and fields.items() <= found.items():

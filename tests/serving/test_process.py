@@ -5,35 +5,27 @@ import signal
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
+from method_models import model_of
 from servers import running, save_adapter
 from thread_server import served
-from uvicorn.supervisors import Multiprocess
 
 import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.serving.monitoring import FOLDER_VARIABLE
 from dcpcse.serving.security import bind
-from dcpcse.serving.server import Processes
 
 MISTAKES = {  # further ones are in docs/doctor.md
     "BASE --host no.such.host.invalid": "is no address of this machine",
     "BASE --api_key_file EMPTY": "contains no key",
     "BASE --api_key_file nowhere": "cannot read the file",
     "BASE --api_key_file SPACES": "printable ASCII",
-    "BASE --index nowhere/": "there is no such folder",
     "BASE --index REVIEWS": "contains no dcpcse_index.json",
     "BASE --name reviews --adapters REVIEWS": "two models have the name 'reviews'",
     "BASE --adapters ../a=REVIEWS": "cannot name an adapter",
-    "BASE --port 65536": "--port 65536: must be at least 0 and at most 65,535",
-    "BASE --time_limit 0": "--time_limit 0: must be above 0",
     "BASE --admin_token_file EMPTY": "needs --adapter_root",
     "BASE --adapter_root .": "needs --admin_token_file",
     "BASE --admin_token_file KEY --adapter_root . --workers 2": "use --watch FOLDER",
@@ -44,16 +36,12 @@ MISTAKES = {  # further ones are in docs/doctor.md
 def test_a_mistake_at_the_start_is_one_line(encoder, folders, tiny, tmp_path, capsys, monkeypatch):
     for name, content in {"EMPTY": "\n", "SPACES": "a b\n", "KEY": "key\n"}.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
-    backbone = load_backbone(tiny("bert"))
-    tuned = Encoder(backbone.model, tuned=True)
-    model = SentenceEncoder(tuned, backbone.tokenizer, backbone.source, pooling="avg", method="simcse")
-    model.save(tmp_path / "TUNED")
+    model_of("simcse", tiny).save(tmp_path / "TUNED")
     monkeypatch.delenv("DCPCSE_API_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
     for command, message in MISTAKES.items():
         words = command.replace("BASE", encoder).replace("REVIEWS", str(folders["reviews"])).split()
-        port = [] if "--port" in words else ["--port", "0"]
-        assert main(["serve", *words, "--device", "cpu", "--pooler", "avg", *port]) == 2, command
+        assert main(["serve", *words, "--device", "cpu", "--pooler", "avg", "--port", "0"]) == 2, command
         said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
         assert len(said) == 1 and message in said[0], said
 
@@ -94,10 +82,15 @@ def encoded(folder: Path | str, sentences: list[str]) -> np.ndarray:
     return dcpcse.load(folder, device="cpu").encode(sentences)
 
 
-def test_sigterm_answers_what_was_accepted_and_ends(tiny, folders, sentences):
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.whole)])
+def test_processes_share_a_port_and_sigterm_answers_what_was_accepted_and_ends(workers, tiny, folders, sentences):
     words = ["--pooler", "avg", "--name", "base", "--adapters", str(folders["reviews"]), str(folders["laws"])]
     expected = {name: [encoded(folders[name], sentences)] for name in ("reviews", "laws")}
-    with running(tiny("bert"), *words) as server:
+    with running(tiny("bert"), *words, "--workers", str(workers)) as server:
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        spawned = sum(b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+        assert spawned == (workers if workers > 1 else 0)
+        assert "dcpcse_requests_total" in server.client.get("/metrics").text
         clients = Clients(server.url, sentences, expected, each=4)
         begun = time.monotonic()
         while len(clients.statuses) <= 20 and time.monotonic() < begun + 60:
@@ -107,6 +100,8 @@ def test_sigterm_answers_what_was_accepted_and_ends(tiny, folders, sentences):
         assert time.monotonic() - begun < 25
         clients.end()
         server.event("stopped")
+        with pytest.raises(AssertionError, match="the server has ended"):
+            server.event("a further one")  # after which the whole log has been read
     answered = len(clients.statuses)
     assert answered > 20 and set(clients.statuses) == {200} and not clients.problems
     requests = [line for line in server.logs if line["event"] == "request" and line["route"] == "/v1/embeddings"]
@@ -138,33 +133,6 @@ def test_an_adapter_that_is_replaced_and_evicted_under_load_never_gives_a_wrong_
             assert server.service.registry.adapters_in_memory <= 1
         clients.end()
     assert clients.statuses and not clients.problems
-
-
-def test_the_adapters_and_requests_of_a_process_that_has_ended_are_not_counted(tmp_path, monkeypatch):
-    def replace_the_first(self) -> None:
-        self.processes[0] = SimpleNamespace(pid=33)
-
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(Multiprocess, "keep_subprocess_alive", replace_the_first)
-    for name in ("gauge_livesum_11.db", "gauge_livesum_22.db", "counter_11.db"):
-        (tmp_path / name).touch()
-    processes = Processes.__new__(Processes)  # its __init__ sets signal handlers
-    processes.processes = [SimpleNamespace(pid=11), SimpleNamespace(pid=22)]
-    processes.keep_subprocess_alive()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["counter_11.db", "gauge_livesum_22.db"]
-
-
-def test_several_processes_share_a_port(tiny, folders, sentences):
-    words = ["--pooler", "avg", "--adapters", str(folders["laws"]), "--workers", "2"]
-    expected = encoded(folders["laws"], sentences)
-    with running(tiny("bert"), *words) as server:
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-        assert sum(b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children) == 2
-        found = server.post("/v1/embeddings", model="laws", input=sentences).json()["data"]
-        np.testing.assert_allclose([one["embedding"] for one in found], expected, atol=1e-5)
-        assert "dcpcse_requests_total" in server.client.get("/metrics").text
-        assert server.event("request", route="/v1/embeddings")["status"] == 200  # the log of a process
-        assert server.stop() == 0
 
 
 def test_a_replica_on_a_ray_cluster_answers_until_sigterm(encoder, folders, sentences):
