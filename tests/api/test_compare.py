@@ -8,11 +8,11 @@ import statistics
 import numpy as np
 import pandas
 import pytest
+from model_folders import refused
 from scipy import stats
 from senteval_tiny import hashed_encode, write_tiny_data, write_tiny_task
 
 import dcpcse
-from dcpcse import UserError
 from dcpcse.cli.commands.compare import compare_command
 from dcpcse.evaluation.outcomes import is_results, read_outcomes, write_similarities
 from dcpcse.evaluation.significance import Outcomes, difference, resample
@@ -25,9 +25,8 @@ LINE = "this interval covers test pairs, not seeds"
 def data(tmp_path_factory):
     """Similarity tasks with 60 pairs and more."""
     folder = write_tiny_data(tmp_path_factory.mktemp("data"))
-    for name, split in itertools.product(TASKS, ("test", "dev")):
-        if (name, split) != ("STS13", "dev"):
-            write_tiny_task(folder, name, split, count=60)
+    for name, split in (("STSBenchmark", "test"), ("STSBenchmark", "dev"), ("STS13", "test")):
+        write_tiny_task(folder, name, split, count=60)
     return folder
 
 
@@ -61,37 +60,16 @@ def test_tables_have_mean_and_standard_deviation_over_runs(data, results, tmp_pa
     values = [[100 * result.results[task].score for result in results[:3]] for task in ("STS13", "STSBenchmark")]
     values.append(np.mean(values, axis=0).tolist())  # the average of each run
     shown = [f"{statistics.mean(of_task):.2f} $\\pm$ {statistics.stdev(of_task):.2f}" for of_task in values]
-    lines = [line.removesuffix(r" \\").split(" & ") for line in found.to_latex().replace(r"\&", "and").splitlines()]
-    assert lines[0] == [r"\begin{tabular}{lrrr}"]
-    assert [line for line in lines if len(line) == 4] == [
-        ["model", "STS13", "STSBenchmark", "Avg."],
-        [r"a\_b and c", *shown],
-        [
-            "one",
-            *(f"{results[3].scores[task]:.2f}" for task in ("STS13", "STSBenchmark")),
-            f"{results[3].average:.2f}",
-        ],
-    ]
+    assert r"a\_b \& c & " + " & ".join(shown) in found.to_latex()
     table = pandas.read_csv(io.StringIO(found.to_csv()))
     first = table[table.model == "a_b & c"]
     np.testing.assert_allclose(first.value, [statistics.mean(of_task) for of_task in values])
     np.testing.assert_allclose(first.deviation, [statistics.stdev(of_task) for of_task in values])
     assert table[table.model == "one"].deviation.isna().all() and table.runs.tolist() == [3, 1] * 3
-    for name, result in zip("abc", results, strict=False):
-        (tmp_path / f"{name}.json").write_text(result.to_json())
-        write_similarities(tmp_path / f"{name}.npz", result.results)
-    models = ["--model", f"a_b & c={tmp_path}/a.npz,{tmp_path}/b.npz,{tmp_path}/c.npz", "--samples", "200"]
-    words = [*models, "--model", f"one={tmp_path}/a.npz", "--table"]
-    for suffix in ("tex", "csv"):
-        compare_command([*words, str(tmp_path / f"table.{suffix}")])
-    assert shown[0] in (tmp_path / "table.tex").read_text() and "a_b & c,3,60," in (tmp_path / "table.csv").read_text()
-    with pytest.raises(UserError, match=r"table.txt: must end in .tex or .csv"):
-        compare_command([*words, str(tmp_path / "table.txt")])
 
 
 def test_two_models_have_scores_of_evaluate_and_differences_of_the_bootstrap(data, results):
     found = compare({"one": model(0), "two": results[1]}, data)
-    assert dict(found.runs) == {"one": 1, "two": 1}
     by_place = {(score.task, score.model): score for score in found.scores}
     for name, result in (("one", results[0]), ("two", results[1])):
         for task in TASKS:
@@ -99,8 +77,8 @@ def test_two_models_have_scores_of_evaluate_and_differences_of_the_bootstrap(dat
             assert score.value == pytest.approx(result.scores[task], abs=1e-9)
             assert score.low < score.value < score.high and score.size == len(result.results[task].gold)
         assert by_place["Avg.", name].value == pytest.approx(result.average, abs=1e-9)
-    assert [one.task for one in found.differences] == ["STS13", "STSBenchmark", "Avg."]
     *of_tasks, average = found.differences
+    assert [one.task for one in found.differences] == ["STS13", "STSBenchmark", "Avg."]
     for number, one in enumerate(of_tasks):
         first, second = (result.results[one.task] for result in results[:2])
         outcomes = Outcomes("spearman", [first.cosines, second.cosines], first.gold)
@@ -113,17 +91,13 @@ def test_two_models_have_scores_of_evaluate_and_differences_of_the_bootstrap(dat
 
 def test_a_comparison_is_shown_as_text_html_table_json_and_figure(results):
     found = dcpcse.compare(results[:2], names=["a<b", "other"], samples=100)
-    text = str(found)
-    assert "a<b" in text and "other minus a<b" in text and LINE in text and repr(found) == text
-    assert "a&lt;b" in found._repr_html_() and LINE in found._repr_html_() and "a<b" not in found._repr_html_()
-    table = found.to_pandas()
-    assert list(table["task"]) == ["STS13", "STSBenchmark", "Avg."]
-    assert table["value"].tolist() == [one.value for one in found.differences]
+    assert "other minus a<b" in str(found) and LINE in str(found)
+    assert "a&lt;b" in found._repr_html_() and "a<b" not in found._repr_html_()
+    values = [one.value for one in found.differences]
+    assert found.to_pandas()["value"].tolist() == values
     content = json.loads(found.to_json())
     assert content["runs"] == {"a<b": 1, "other": 1} and content["notes"] == [LINE] and content["mode"] == "test"
-    axes = found.plot().axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["STS13", "STSBenchmark", "Avg."]
-    assert axes.containers[0].lines[0].get_xdata().tolist() == table["value"].tolist()
+    assert found.plot().axes[0].containers[0].lines[0].get_xdata().tolist() == values
 
 
 def test_a_model_against_itself_cannot_be_told_apart(data):
@@ -134,26 +108,20 @@ def test_a_model_against_itself_cannot_be_told_apart(data):
 
 
 def test_three_seeds_a_side_cover_seeds_and_fewer_do_not(results):
-    """Lines on intervals name models, or tasks, if these differ."""
+    """Lines on intervals name models if these differ."""
     found = dcpcse.compare({"two": results[:2], "three": results[2:]}, samples=100)
     assert dict(found.runs) == {"two": 2, "three": 3}
     assert {f"three minus two, two: {LINE}", "three: this interval covers test pairs and seeds"} < {*found.notes}
     assert any("unequal numbers of runs (two 2, three 3)" in note for note in found.notes)
     both = dcpcse.compare({"three": results[:3], "others": results[2:]}, samples=100)
     assert both.notes == ["this interval covers test pairs and seeds"]
-    pairs = [(f"a {i}", f"b {i * i}", i) for i in range(12)]
-    labels = [(f"text {i} of {i % 2}", str(i % 2)) for i in range(12)]
-    found = dcpcse.compare([model(0), model(1)], pairs=pairs, labels=labels, samples=100)
-    assert found.notes == [f"pairs: {LINE}", "labels: this interval covers test examples, not seeds"]
 
 
 def test_models_are_named_and_more_than_three_are_compared_with_the_first(results):
     found = dcpcse.compare(results[:4], names=list("abcd"), samples=100)
     assert {(one.first, one.second) for one in found.differences} == {("a", other) for other in "bcd"}
-    for names in (["a", None, None], [None, None, "model 1"], [None, "model 3", "model 3 (2)"]):
-        found = dcpcse.compare(results[:3], names=names, samples=100)
-        assert len(found.runs) == 3 == len({(one.first, one.second) for one in found.differences})
-        assert set(filter(None, names)) <= set(found.runs)
+    found = dcpcse.compare(results[:3], names=[None, "model 3", "model 3 (2)"], samples=100)
+    assert len(found.runs) == 3 and {"model 3", "model 3 (2)"} < set(found.runs)
 
 
 def test_own_pairs_and_classes_are_compared_and_generators_read_once(data, results, files):
@@ -166,15 +134,13 @@ def test_own_pairs_and_classes_are_compared_and_generators_read_once(data, resul
     assert set(own) == {"pairs", "labels"} and own["pairs"].size == 79 and own["labels"].size == 80
     result = evaluate(model(1), data, None, pairs=pairs, labels=labels)
     assert {task: score.value for task, score in own.items()} == pytest.approx(result.scores)
+    assert found.notes == [f"pairs: {LINE}", "labels: this interval covers test examples, not seeds"]
     topics = [(text, f"class {i % 8}") for i, text in enumerate(words)]
     by_class = compare([model(0), model(1)], data, None, labels=topics, metric="map", samples=100)
     assert by_class.notes == ["this interval covers test classes, not seeds"]
-    by_place = compare([model(0), model(1)], data, iter(pairs), samples=100)
-    assert by_place.scores == compare([model(0), model(1)], data, None, pairs=pairs, samples=100).scores
-    chosen = compare([results[0], model(1)], data, {"STS13"}, samples=100)
-    assert {score.task for score in chosen.scores} == {"STS13"}
-    found = compare([files / "seed-0.npz", model(1)], data, None, samples=100)
-    assert {score.task for score in found.scores if not score.task.startswith("Avg.")} == set(TASKS)
+    for first, tasks in ((results[0], {"STS13"}), (files / "seed-0.npz", None)):  # beside a model
+        found = compare([first, model(1)], data, tasks, samples=100)
+        assert {score.task for score in found.scores} - {"Avg."} == (tasks or set(TASKS))
 
 
 @pytest.fixture
@@ -196,14 +162,14 @@ def test_files_of_results_give_the_same_comparison(files, results):
 
 def test_the_command_compares_named_seeds_and_writes_files(files, capsys):
     names = [str(files / f"seed-{number}.json") for number in range(5)]
-    written = ["--output_file", str(files / "out.json"), "--plot", str(files / "out.png")]
-    argv = [names[0], names[1], "--model", f"three={','.join(names[2:])}", "--samples", "100", *written]
-    compare_command(argv)
+    written = {"output_file": "out.json", "plot": "out.png", "table": "out.csv"}
+    words = [word for name, file in written.items() for word in (f"--{name}", str(files / file))]
+    compare_command([names[0], names[1], "--model", f"three={','.join(names[2:])}", "--samples", "100", *words])
     shown = capsys.readouterr().out
     assert "three minus seed-0" in shown and "three (3 runs)" in shown and LINE in shown
     content = json.loads((files / "out.json").read_text(encoding="utf-8"))
     assert content["runs"] == {"seed-0": 1, "seed-1": 1, "three": 3}
-    assert (files / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert (files / "out.png").read_bytes().startswith(b"\x89PNG") and "three,3," in (files / "out.csv").read_text()
 
 
 def test_the_command_evaluates_models_and_names_options_in_errors(tiny, data, capsys):
@@ -214,20 +180,18 @@ def test_the_command_evaluates_models_and_names_options_in_errors(tiny, data, ca
         ([argv[0]], "1 model given; give at least two"),
         (["--model", "x", argv[0]], "--model x: must be NAME=FOLDER"),
         ([*argv, "--plot", "a.pdf"], r"--plot a.pdf: must end in .png or .svg"),
-        ([*argv, "--overwrite"], "--overwrite has no effect"),
     ):
-        with pytest.raises(UserError, match=part):
-            compare_command(wrong)
+        refused(part, compare_command, wrong)
 
 
 def write_mteb(folder, scores):
     """Results of mteb: a file per task, beside its description of the model."""
-    revision = folder / "revision"
-    revision.mkdir(parents=True)
-    (revision / "model_meta.json").write_text("{}")
+    (folder / "revision").mkdir(parents=True)
+    (folder / "revision/model_meta.json").write_text("{}")
     for task, score in scores.items():
-        content = {"task_name": task, "scores": {"test": [{"main_score": score, "hf_subset": "default"}]}}
-        (revision / f"{task}.json").write_text(json.dumps({**content, "mteb_version": "2"}))
+        found = {"test": [{"main_score": score, "hf_subset": "default"}]}
+        content = json.dumps({"task_name": task, "scores": found, "mteb_version": "2"})
+        (folder / f"revision/{task}.json").write_text(content)
     return folder
 
 
@@ -235,8 +199,10 @@ def test_of_results_of_mteb_the_tasks_are_resampled(tmp_path):
     random = np.random.default_rng(0)
     first = random.uniform(0.3, 0.8, size=12)
     second = first + random.normal(0.01, 0.02, size=12)
-    of_tasks = [{f"Task{i}": score for i, score in enumerate(scores)} for scores in (first, second)]
-    folders = [write_mteb(tmp_path / name, scores) for name, scores in zip(("first", "second"), of_tasks, strict=True)]
+    folders = [
+        write_mteb(tmp_path / name, {f"Task{i}": score for i, score in enumerate(scores)})
+        for name, scores in (("first", first), ("second", second))
+    ]
     found = dcpcse.compare(folders, samples=4000)
     average, expected = found.differences[-1], stats.ttest_rel(second, first)
     low, high = expected.confidence_interval()
@@ -245,7 +211,6 @@ def test_of_results_of_mteb_the_tasks_are_resampled(tmp_path):
     assert average.p == pytest.approx(expected.pvalue, rel=0.2)
     assert found.differences[0].p is None and found.differences[0].verdict == "not tested"
     assert "this interval covers tasks, not seeds" in found.notes
-    assert any("no interval for mteb/Task0, " in note and "and 9 more" in note for note in found.notes)
 
 
 def test_the_cache_of_mteb_is_read_and_several_models_in_it_are_refused(tmp_path):
@@ -254,8 +219,8 @@ def test_the_cache_of_mteb_is_read_and_several_models_in_it_are_refused(tmp_path
     (folder / "config.json").write_text("{}")
     assert not is_results(folder)  # a model beside whose weights mteb wrote its results
     write_mteb(tmp_path / "cache/results/other", {"Task": 0.5})
-    with pytest.raises(UserError, match=r"mteb's results of 2 models or revisions \(results/model.*; give one"):
-        dcpcse.compare([tmp_path / "cache", folder])
+    message = r"mteb's results of 2 models or revisions \(results/model.*; give one"
+    refused(message, dcpcse.compare, [tmp_path / "cache", folder])
 
 
 def test_a_task_that_one_side_lacks_is_left_out_and_named(results, data):
@@ -265,16 +230,14 @@ def test_a_task_that_one_side_lacks_is_left_out_and_named(results, data):
 
 
 def test_other_data_and_files_that_do_not_belong_together_are_refused(files):
-    run = read_outcomes(files / "seed-0.npz")
-    gold = run.tasks["STSBenchmark"].gold
-    for name, values, other in (("gold", gold, np.append(gold[1:], 0)), ("size", gold[1:], gold[1:])):
-        arrays = {"STSBenchmark/gold": other, "STSBenchmark/cosine": values + 0.5}
-        np.savez(files / f"{name}.npz", **arrays)
-        with pytest.raises(UserError, match=f"STSBenchmark: {name} and seed-0 were evaluated on different data"):
-            dcpcse.compare([files / "seed-0.npz", files / f"{name}.npz"])
+    gold = read_outcomes(files / "seed-0.npz").tasks["STSBenchmark"].gold
+    for name, other in (("gold", np.append(gold[1:], 0)), ("size", gold[1:])):
+        np.savez(files / f"{name}.npz", **{"STSBenchmark/gold": other, "STSBenchmark/cosine": other + 0.5})
+        message = f"STSBenchmark: {name} and seed-0 were evaluated on different data"
+        refused(message, dcpcse.compare, [files / "seed-0.npz", files / f"{name}.npz"])
     (files / "seed-0.npz").write_bytes((files / "seed-1.npz").read_bytes())
-    with pytest.raises(UserError, match=r"seed-0\.json and .*seed-0\.npz are of different evaluations"):
-        dcpcse.compare([files / "seed-0.json", files / "seed-2.json"])
+    message = r"seed-0\.json and .*seed-0\.npz are of different evaluations"
+    refused(message, dcpcse.compare, [files / "seed-0.json", files / "seed-2.json"])
 
 
 DAMAGED = (
@@ -290,8 +253,7 @@ def test_a_damaged_file_of_outcomes_is_refused(tmp_path):
     for content, complaint in DAMAGED:
         for path in (tmp_path / "a.npz", tmp_path / "b.npz"):
             path.write_bytes(content) if isinstance(content, bytes) else np.savez(path, **content)
-        with pytest.raises(UserError, match=complaint):
-            dcpcse.compare([tmp_path / "a.npz", tmp_path / "b.npz"])
+        refused(complaint, dcpcse.compare, [tmp_path / "a.npz", tmp_path / "b.npz"])
 
 
 def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path):
@@ -301,10 +263,8 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
     (tmp_path / "note.json").write_text('{"some": "json"}')
     for complaint, models, options in (
         ("only one model is given", [first], {}),
-        ("models is 'a'", "a", {}),
         ("gone.npz does not exist", [first, tmp_path / "gone.npz"], {}),
         ("model 2 is an empty list", [first, []], {}),
-        ("give a list of 2 names", [first, second], {"names": ["a"]}),
         ("'a' is given twice", [first, second], {"names": ["a", "a"]}),
         ("names has no effect on a dict", {"a": first}, {"names": ["b"]}),
         ("mode test and model 2 in mode dev", [first, dev], {}),
@@ -312,11 +272,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
         ("the models have no task in common", apart, {}),
         ("level", [first, second], {"level": 95}),
         ("neither scores of dcpcse.evaluate", [first, tmp_path / "note.json"], {}),
-        ("unexpected keyword argument 'batchsize'", [first, second], {"batchsize": 3}),
-        ("only has results of other tasks (STSBenchmark, STS13)", [first, second], {"tasks": "STS12"}),
-        ("mode=\"tests\": unknown; did you mean 'test'", [first, second], {"mode": "tests"}),
+        (r"only has results of other tasks \(STSBenchmark, STS13\)", [first, second], {"tasks": "STS12"}),
         ("results contain scores for pairs; to evaluate the other models too, give tasks", [pairs, model(1)], {}),
     ):
-        with pytest.raises((UserError, TypeError)) as caught:
-            dcpcse.compare(models, **options)
-        assert complaint in str(caught.value) and "\n" not in str(caught.value) and "--" not in str(caught.value)
+        refused(f"^(?!.*--).*{complaint}", dcpcse.compare, models, **options)

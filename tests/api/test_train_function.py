@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -20,11 +19,12 @@ import torch
 import transformers
 import yaml
 from matplotlib import pyplot
+from model_folders import refused
 from tqdm.auto import tqdm
-from transformers import AutoModel, TrainerCallback
+from transformers import TrainerCallback
 
 import dcpcse
-from dcpcse.api.train import _temporary
+from dcpcse.api.train import _remove_temporary_folders, _temporary
 from dcpcse.cli.commands.train import train_command
 from dcpcse.methods import METHODS
 from dcpcse.utils.signals import Interrupted
@@ -90,39 +90,30 @@ def files_equal(first: Path, second: Path) -> bool:
 
 
 def test_a_run_from_python_and_from_the_shell_leave_the_same_folder(train, tiny, train_txt, sts_data, tmp_path):
-    options = {**QUICK, "pre_seq_len": 3, "mlp_only_train": True, "save_strategy": "steps", "save_steps": 2}
+    options = {**QUICK, "preset": "diffcse/unsup-bert-base", "generator_name": tiny("bert"), "max_seq_length": 16}
+    options |= {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True, "lr_scheduler_kwargs": {}}
     options |= {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}
-    options |= {"load_best_model_at_end": True, "lr_scheduler_kwargs": {}, "eval_tasks": ["STSBenchmark"]}
-    python = {**options, "learning_rate": np.float64(0.03), "max_steps": np.int64(4), "eval_data_dir": Path(sts_data)}
-    result = train(**python)
+    options |= {"eval_tasks": ["STSBenchmark"]}
+    python = {"learning_rate": np.float64(0.03), "max_steps": np.int64(4), "eval_data_dir": Path(sts_data)}
+    result = train(**options | python)
     usual = {"model_name_or_path": tiny("bert"), "train_file": train_txt, "cache_dir": tmp_path / "cache"}
     train_command(command({**usual, **options, "lr_scheduler_kwargs": "{}", "output_dir": tmp_path / "shell"}))
     assert contents(result.folder) == contents(tmp_path / "shell")
     best = max(line.get("eval_stsb_spearman", -1) for line in result.history)
     assert result.metrics["best_eval_stsb_spearman"] == best and "best_eval_stsb_spearman=" in repr(result)
-    preset = {"preset": "diffcse/unsup-bert-base", "load_best_model_at_end": False, "eval_strategy": "no"}
-    options = {**QUICK, **preset, "generator_name": tiny("bert"), "max_seq_length": 16}
-    result = train(**options, output_dir=tmp_path / "preset")
-    train_command(command({**usual, **options, "output_dir": tmp_path / "shell of preset"}))
-    assert contents(result.folder) == contents(tmp_path / "shell of preset")
 
 
 def test_data_in_any_form_train_the_same_weights(train, train_txt, train_csv, tmp_path):
     sentences, triples = Path(train_txt).read_text(encoding="utf-8").splitlines(), pandas.read_csv(train_csv)
-    forms = {
-        "file": [train_txt, Path(train_csv)],
-        "list": [sentences, list(triples.itertuples(index=False, name=None))],
-        "dict": [{"text": sentences}, triples.to_dict("list")],
-        "DataFrame": [pandas.DataFrame({"text": sentences}), triples],
-        "Dataset": [datasets.Dataset.from_dict({"text": sentences}), datasets.Dataset.from_pandas(triples)],
-        "generator": [(one for one in sentences), (row for row in triples.to_dict("records"))],
-    }
-    for place in range(2):
-        weights = {}
-        for form, data in forms.items():
-            folder = train(data[place], output_dir=tmp_path / f"{form}{place}", max_steps=2).folder
-            weights[form] = (folder / "prompts.safetensors").read_bytes()
-        assert {form for form in forms if weights[form] != weights["file"]} == set()
+    rows = list(triples.itertuples(index=False, name=None))
+    for forms in (
+        [train_txt, sentences, {"text": sentences}, (one for one in sentences)],
+        [Path(train_csv), rows, triples, datasets.Dataset.from_pandas(triples), iter(triples.to_dict("records"))],
+    ):
+        first, *others = (
+            train(data, output_dir=tmp_path / f"{len(forms)}{i}", max_steps=1) for i, data in enumerate(forms)
+        )
+        assert all(files_equal(first.folder, other.folder) for other in others)
 
 
 def test_a_method_defined_in_a_cell_is_trained_and_trained_again(train, tmp_path):
@@ -135,53 +126,45 @@ def test_a_method_defined_in_a_cell_is_trained_and_trained_again(train, tmp_path
     built = result.trainer.method
     again = dcpcse.train(None, rows, method=built, output_dir=tmp_path / "again", **QUICK)
     assert again.model is built.model and again.model.method == "mine"
-    with pytest.raises(
-        dcpcse.UserError, match="preset has no effect on a method that was built with build_method; leave"
-    ):
-        dcpcse.train(None, rows, method=built, preset="dcpcse/unsup-bert-base")
+    message, preset = "preset has no effect on a method that was built", "dcpcse/unsup-bert-base"
+    refused(message, dcpcse.train, None, rows, method=built, preset=preset, output_dir=tmp_path / "again", **QUICK)
 
 
 def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, sentences):
     result = train(output_dir=None)
     assert result.folder.name.startswith("training-") and "removed when Python ends" in repr(result)
-    assert result.metrics["train_loss"] > 0
-    assert [line["step"] for line in result.history] == [2, 4, 4]
+    assert result.metrics["train_loss"] > 0 and [line["step"] for line in result.history] == [2, 4, 4]
     assert not result.model.training
     kept = result.save(tmp_path / "kept")
     (tmp_path / "usual").mkdir()
     assert kept.stat().st_mode == (tmp_path / "usual").stat().st_mode  # a temporary folder is private
     assert result.folder == kept and "removed" not in repr(result)
-    loaded = dcpcse.load(str(kept))
-    np.testing.assert_array_equal(result.model.encode(sentences), loaded.encode(sentences))
-    figure = result.plot()
-    assert {panel.get_title() for panel in figure.axes} >= {"loss", "learning rate"}
-    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it
-    assert pyplot.get_fignums() == []  # and not a second time
-    with pytest.raises(dcpcse.UserError, match=r'folder=.*kept" is not empty'):
-        result.save(kept)
+    np.testing.assert_array_equal(result.model.encode(sentences), dcpcse.load(str(kept)).encode(sentences))
+    assert {panel.get_title() for panel in result.plot().axes} >= {"loss", "learning rate"}
+    assert pyplot.get_fignums() == []  # a notebook shows it once
+    refused(r'folder=.*kept" is not empty', result.save, kept)
+    temporary = train(output_dir=None).folder
+    if not (child := os.fork()):  # a forked process leaves the folders of its parent
+        _remove_temporary_folders()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0 and temporary.is_dir()
+    _remove_temporary_folders()  # as at the end of Python
+    assert not temporary.exists()
 
 
 MISTAKES = (
     ({"learning_rte": 1}, "'learning_rte'; did you mean 'learning_rate'?"),
-    ({"callback": []}, "unexpected keyword argument 'callback'; did you mean 'callbacks'?"),
     ({"model_name": "bert"}, "unexpected keyword argument 'model_name'; did you mean 'model'?"),
-    ({"batch_size": 8}, "did you mean 'per_device_train_batch_size'?"),
     ({"output_dir": None, "resume": True}, "resume needs output_dir"),
-    ({"output_dir": None, "overwrite_output_dir": True}, "overwrite_output_dir needs output_dir"),
     ({"train_file": "x"}, "unknown option train_file; give train_data"),
-    ({"learning_rate": "0.1"}, 'learning_rate="0.1": must be a number'),
     ({"temp": np.ones(2)}, "temp=array([1., 1.]): must be a number"),
     ({"tuning": "depe"}, "tuning=\"depe\": unknown; did you mean 'deep'?"),
     ({"lr_scheduler_kwargs": {"a": object()}}, "Object of type object is not JSON serializable"),
-    ({"denoise": True}, 'denoise has no effect without pooler_type="mask"'),
     ({"method": 3}, "method is the number 3; give a name, or a function"),
-    ({"plugin": 3}, "plugin is the number 3; give modules or .py files"),
     ({"callbacks": [print]}, "callbacks: <built-in function print> is not a transformers"),
-    ({"callbacks": TrainerCallback()}, "callbacks is a TrainerCallback; give a list"),
     ({"trainer_class": transformers.Trainer}, "must be a subclass of dcpcse.Trainer"),
     ({"data": None}, "train_data is None; give sentences"),
     ({"data": [("a", "b"), ("a",)]}, "train_data: row 2: expected 2 cells, one for each of"),
-    ({"data": "nowhere.txt"}, "training file nowhere.txt does not exist"),
 )
 
 
@@ -196,25 +179,17 @@ def test_a_mistake_is_one_line_in_the_words_of_python(train, tmp_path, capsys):
 
 
 def test_a_loaded_encoder_is_refused_with_what_to_give(train, tiny):
-    encoder = "give the name or the folder of its encoder, and its own folder as init_from"
-    for message, model in {
-        "BertModel; give the name or the folder that it was loaded from": AutoModel.from_pretrained(tiny("bert")),
-        f"SentenceEncoder; {encoder}": dcpcse.load(tiny("bert"), pooler="avg"),
-    }.items():
-        with pytest.raises(dcpcse.UserError, match=f"model is a {message}"):
-            train(model=model)
+    model = dcpcse.load(tiny("bert"), pooler="avg")
+    message = "SentenceEncoder; give the name or the folder of its encoder, and its own folder as init_from"
+    refused(f"model is a {message}", train, model=model)
 
 
 def test_a_cell_that_is_run_twice(train):
     first, second = train(output_dir=None).folder, train(output_dir=None).folder
-    assert first != second
-    assert (first / "prompts.safetensors").read_bytes() == (second / "prompts.safetensors").read_bytes()
+    assert first != second and files_equal(first, second)
     folder = train().folder
-    given = r"is not empty; give another folder, or add overwrite_output_dir=True to replace its run or resume=True"
-    with pytest.raises(dcpcse.UserError, match=given):
-        train()
-    with pytest.raises(dcpcse.UserError, match=r"was written with temp 0.05, this run has temp 0.1"):
-        train(temp=0.1, resume=True)
+    refused(r"is not empty; .* or add overwrite_output_dir=True to replace its run or resume=True", train)
+    refused("was written with temp 0.05, this run has temp 0.1", train, temp=0.1, resume=True)
     again = train(resume=True)
     assert again.folder == folder and again.metrics["train_loss"] > 0
     assert train(overwrite_output_dir=True, method="simcse", learning_rate=1e-4).model.method == "simcse"
@@ -278,41 +253,7 @@ def test_an_interrupted_training_leaves_a_usable_result(train, tmp_path, sentenc
         assert (resumed.folder / "prompts.safetensors").read_bytes() == whole
 
 
-PROGRAM = """
-import logging, sys, dcpcse
-model, data, cache = sys.argv[1:]
-options = dict(max_steps=2, save_strategy="no", use_cpu=True)
-print(dcpcse.train(model, data, cache_dir=cache, logging_steps=1, **options).folder)
-print(*{"scipy.stats", "sklearn"} & set(sys.modules))
-quiet = lambda: logging.getLogger("dcpcse").setLevel("ERROR")
-for name, set_up in {"basic": logging.basicConfig, "quiet": quiet}.items():
-    set_up()
-    args = dcpcse.TrainingArguments(f"{cache}/{name}", report_to="none", learning_rate=2e-5, eval_steps=3, **options)
-    print(name, file=sys.stderr)
-    dcpcse.Trainer(model, args=args, train_dataset=data).train()
-"""
-
-
-def test_a_program_shows_a_bar_and_once_what_changes_its_result(tiny, train_txt, tmp_path):
-    """And where the model is until the program ends; a training waits for no library that only scores need."""
-    call = [sys.executable, "-c", PROGRAM, tiny("bert"), train_txt, str(tmp_path)]
-    done = subprocess.run(call, capture_output=True, text=True, check=True)
-    folder, scoring, *_ = done.stdout.splitlines()
-    assert not Path(folder).exists() and not scoring
-    default, _, rest = done.stderr.replace("\r", "\n").partition("basic\n")
-    filled, first, *bar = default.splitlines()
-    assert filled.startswith("learning_rate 0.03 and per_device_train_batch_size 64: filled in")
-    removed = "removed when Python ends; give output_dir to keep it"
-    assert first == f"the model is saved in the temporary folder {folder}, which is {removed}"
-    assert all("it/s]" in line for line in bar if line.strip())
-    basic, _, quiet = rest.partition("quiet\n")
-    for line in ("per_device_train_batch_size 64: filled in", "2e-05 is under a tenth", "eval_steps has no effect"):
-        assert (basic.count(line), quiet.count(line)) == (1, 0), done.stderr
-
-
-def test_tf32_holds_in_training_and_evaluation_is_recorded_and_ends_with_the_call(
-    train, sentences, tmp_path, monkeypatch
-):
+def test_tf32_holds_in_training_and_evaluation_is_recorded_and_ends_with_the_call(train, sentences, monkeypatch):
     """The option of transformers; there is no GPU, so the question whether one computes in TF32 is substituted."""
     monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
     matmul, seen = torch.backends.cuda.matmul, []
@@ -325,9 +266,9 @@ def test_tf32_holds_in_training_and_evaluation_is_recorded_and_ends_with_the_cal
         on_evaluate = on_step_end
 
     pairs = [(one, other, float(k % 5)) for k, (one, other) in enumerate(itertools.pairwise(sentences))]
-    for name in ("first", "second"):  # transformers would set it in the first call only
-        options = {"output_dir": tmp_path / name, "eval_pairs": pairs, "eval_strategy": "steps", "max_steps": 1}
-        train(tf32=True, callbacks=[Note()], **options)
+    for _ in range(2):  # transformers would set it in the first call only
+        options = {"eval_pairs": pairs, "eval_strategy": "steps", "max_steps": 1, "overwrite_output_dir": True}
+        folder = train(tf32=True, callbacks=[Note()], **options).folder
         assert len(seen) >= 2 and set(seen) == {"tf32"} and matmul.fp32_precision == before
-        assert yaml.safe_load((tmp_path / name / "run.yaml").read_text(encoding="utf-8"))["tf32"] is True
+        assert yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))["tf32"] is True
         seen.clear()
