@@ -176,7 +176,9 @@ DEV = {1: 0.2, 2: 0.5, 3: 0.505, 4: 0.4, 5: 0.9, 6: 0.9, 7: 0.9, 8: 0.95}
 """Step → dev score. With a threshold of 0.01, only steps 2, 5 and 8 are improvements."""
 
 
-def test_early_stopping_ends_at_the_same_step_after_an_interruption(train, tiny, train_txt, dev_scores, tmp_path):
+def test_early_stopping_ends_at_the_same_step_after_an_interruption(
+    train, tiny, train_txt, dev_scores, tmp_path, caplog
+):
     """The best of the evaluations becomes the result; the end of the run is its end, also when it is resumed."""
     scored = partial(train, tiny("bert"), train_txt, **dev_scores(DEV.get), eval_steps=1)
     early = {"early_stopping_patience": 2, "early_stopping_threshold": 0.01}
