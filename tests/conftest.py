@@ -38,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard also where the tests run in the background, in which shells ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # until all is imported: each collection of garbage takes longer than the one before it
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -88,6 +89,7 @@ def on_command_line():
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Every training collects garbage as it begins; what is imported by now need not be looked through each time."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

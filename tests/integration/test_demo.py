@@ -24,7 +24,6 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.methods import build_method
-from dcpcse.serving import demo
 
 MARKED = 'A <b>bold</b> & "quoted" line.'
 QUERY = "A man plays the flute."
@@ -52,6 +51,8 @@ def port() -> Iterator[int]:
 
 
 def test_a_vector_of_zeros_is_never_a_neighbour_and_has_none(tmp_path, caplog):
+    from dcpcse.serving import demo  # gradio takes seconds to import
+
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("rain 1 0 0\nvoid 0 0 0\nsnow 0 1 0.5\nsleet 1 1 0\n", encoding="utf-8")
     corpus, options = ["rain", "void", "snow", "sleet"], (EncoderArguments(device="cpu"), EncodeOptions())
@@ -64,7 +65,7 @@ def test_a_vector_of_zeros_is_never_a_neighbour_and_has_none(tmp_path, caplog):
 
 
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tool, tiny, file, port, monkeypatch):
-    monkeypatch.setattr(demo, "load_demo_model", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr("dcpcse.serving.demo.load_demo_model", lambda *_: pytest.fail("a model is loaded"))
     words = [tiny("bert"), "--sentences", str(file), "--port", str(port)]
     refused(tool, demo_command, words, "cannot serve at this address")
 
