@@ -10,17 +10,6 @@ from dcpcse.cli.parse import parse_evaluation, parse_training, training_parser
 from dcpcse.training.arguments import UNSUPPORTED
 from dcpcse.utils.errors import UserError
 
-PAPERS = {
-    "evaluation_strategy": "eval_strategy",
-    "no_cuda": "use_cpu",
-    "warmup_ratio": "warmup_steps",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "pooler": "pooler_type",
-    "preprocessing_num_workers": "dataloader_num_workers",
-}
-"""Options of the SimCSE, DCPCSE and PromCSE scripts (transformers 4.2) and their names here."""
-
 
 def translated(*words: str) -> tuple[list[str], list[str]]:
     """The new command line, and the lines that were reported."""
@@ -34,7 +23,7 @@ def parser():
 
 
 def test_an_old_name_becomes_the_new_one_with_its_value_and_is_reported_once(parser):
-    assert PAPERS.items() <= TRAINING_NAMES.renamed.items()
+    assert {"evaluation_strategy": "eval_strategy", "pooler": "pooler_type"}.items() <= TRAINING_NAMES.renamed.items()
     for old, new in TRAINING_NAMES.renamed.items():
         expected = [f"--{old} is now --{new}"]
         assert translated(f"--{old}", "7", "--seed", "1") == ([f"--{new}", "7", "--seed", "1"], expected)
@@ -48,11 +37,9 @@ def test_an_old_name_becomes_the_new_one_with_its_value_and_is_reported_once(par
 def test_an_option_without_any_use_is_left_out_with_its_values_and_its_reason():
     assert "local_rank" in TRAINING_NAMES.gone  # passed by torch.distributed.launch
     for name, reason in TRAINING_NAMES.gone.items():
-        line = [f"--{name} is left out: {reason}"]
-        assert translated("--seed", "1", f"--{name}", "0", "--fp16") == (["--seed", "1", "--fp16"], line)
-        assert translated(f"--{name.replace('_', '-')}", "-1", "--seed", "1") == (["--seed", "1"], line)
-        assert translated(f"--{name}=0", "--seed", "1") == (["--seed", "1"], line)
-        assert translated(f"--{name}") == ([], line)
+        for words in ([f"--{name}", "0"], [f"--{name.replace('_', '-')}", "-1"], [f"--{name}=0"], [f"--{name}"]):
+            expected = (["--seed", "1", "--fp16"], [f"--{name} is left out: {reason}"])
+            assert translated("--seed", "1", *words, "--fp16") == expected
 
 
 def test_options_of_transformers_that_do_harm_are_rejected_with_the_reason(parser, tmp_path):
@@ -83,47 +70,38 @@ def test_the_first_argument_of_an_evaluation_is_the_encoder_or_a_file_of_options
         assert training_parser().format_usage().startswith(f"usage: {usage} ")
 
 
-def test_everything_else_is_kept():
-    words = [
-        *("options.yaml", "--model_name_or_path", "bert-base-uncased", "--learning_rate", "3e-2", "--fp16"),
-        *("--eval_tasks", "STSBenchmark", "SICKRelatedness", "--hard_negative_weight", "-1", "--temp=0.05", "--"),
-        *("--output_dir", "pooler", "--train_file", "local_rank"),  # values that look like old names
-    ]
-    assert translated(*words) == (words, [])
-
-
-def test_the_published_unsupervised_command_line_is_parsed(parser):
-    """run_unsup_example.sh of the DCPCSE repository (SPEC 1.10)."""
+def test_everything_else_is_kept(parser):
+    """Of run_unsup_example.sh of the DCPCSE repository (SPEC 1.10), and values that look like old names."""
     line = (
-        "--model_name_or_path bert-base-uncased --train_file data/wiki1m_for_simcse.txt --output_dir result/my-unsup "
-        "--num_train_epochs 1 --per_device_train_batch_size 256 --learning_rate 3e-2 --max_seq_length 32 "
-        "--evaluation_strategy steps --metric_for_best_model stsb_spearman --load_best_model_at_end --eval_steps 125 "
-        "--pooler_type cls --mlp_only_train --pre_seq_len 16 --overwrite_output_dir --temp 0.05 --do_train --do_eval "
-        "--fp16"
+        "--model_name_or_path bert-base-uncased --train_file local_rank --output_dir pooler --num_train_epochs 1 "
+        "--per_device_train_batch_size 256 --learning_rate 3e-2 --max_seq_length 32 --evaluation_strategy steps "
+        "--metric_for_best_model stsb_spearman --load_best_model_at_end --eval_steps 125 --pooler_type cls "
+        "--mlp_only_train --pre_seq_len 16 --overwrite_output_dir --temp=0.05 --do_train --do_eval --fp16 "
+        "--eval_tasks STSBenchmark SICKRelatedness --hard_negative_weight -1"
     )
     words, said = translated(*line.split())
     assert said == ["--evaluation_strategy is now --eval_strategy"]
+    assert words == line.replace("--evaluation_strategy", "--eval_strategy").split()
     assert parser.parse_args(words).pre_seq_len == 16
 
 
 PUBLIC_TEMPLATE = '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'
 
 
-@pytest.mark.parametrize("pooler", ["--pooler avg", "--pooler=avg", "--pooler_type avg"])
-def test_the_public_promptbert_evaluation_measures_the_mask_whatever_pooler_it_names(pooler, tmp_path):
+def test_the_public_promptbert_evaluation_measures_the_mask_whatever_pooler_it_names(tmp_path):
     """The evaluation line of run.sh in the public PromptBERT code; its own code ignores the pooler there."""
     switch = ["--mask_embedding_sentence", "--mask_embedding_sentence_template", PUBLIC_TEMPLATE]
-    words, said = ["--model_name_or_path", "x", "--mode", "test"], []
-    for line in ([*words, *pooler.split(), *switch], [*words, *switch, *pooler.split()]):
-        args = parse_evaluation(line)[0]
-        assert (args.pooler_type, args.template, args.final_period) == (None, PUBLIC_TEMPLATE, True)
-    translate(line, said.append, EVALUATION_NAMES)
-    name = pooler.replace("=", " ").split()[0]
-    assert f"{name} is left out: with --mask_embedding_sentence, [MASK] is the representation" in said
-    file = tmp_path / "options.yaml"
+    words, file = ["--model_name_or_path", "x", "--mode", "test"], tmp_path / "options.yaml"
+    for pooler in (["--pooler", "avg"], ["--pooler=avg"], ["--pooler_type", "avg"]):
+        for line in ([*words, *pooler, *switch], [*words, *switch, *pooler]):
+            args, said = parse_evaluation(line)[0], []
+            assert (args.pooler_type, args.template, args.final_period) == (None, PUBLIC_TEMPLATE, True)
+            translate(line, said.append, EVALUATION_NAMES)
+            name = pooler[0].split("=")[0]
+            assert f"{name} is left out: with --mask_embedding_sentence, [MASK] is the representation" in said
+        assert parse_evaluation([*words, *pooler, "--template", PUBLIC_TEMPLATE])[0].pooler_type == "avg"
     file.write_text("model_name_or_path: x\npooler: avg\nmask_embedding_sentence: true\ntemplate: '{sentence} [MASK]'")
     assert parse_evaluation([str(file)])[0].pooler_type is None
-    assert parse_evaluation([*words, *pooler.split(), "--template", PUBLIC_TEMPLATE])[0].pooler_type == "avg"
 
 
 def parsed(*words):

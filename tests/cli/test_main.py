@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import signal
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,6 @@ from dcpcse.cli.commands.compare import compare_parser
 from dcpcse.cli.commands.encode import encode_parser
 from dcpcse.cli.commands.plot import plot_parser
 from dcpcse.cli.commands.predict import predict_parser
-from dcpcse.cli.commands.pretrain import corrupt_parser
 from dcpcse.cli.main import COMMANDS, FORMER, find_command, main
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.utils.errors import UserError
@@ -51,21 +51,18 @@ def test_the_version_is_printed(capfd):
     assert capfd.readouterr().out == f"dcpcse {dcpcse.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), Interrupted(signal.SIGTERM), KeyboardInterrupt("said already")]
-)
 @pytest.mark.parametrize("resumes", [True, False])
-def test_ctrl_c_says_whether_the_same_command_resumes(resumes, error, monkeypatch, capfd):
-    def stop(words):
-        raise error
-
+def test_ctrl_c_says_whether_the_same_command_resumes(resumes, monkeypatch, capfd):
     name = next(name for name, command in COMMANDS.items() if command.resumes == resumes)
-    monkeypatch.setattr(program, "find_command", lambda name: stop)
-    said = str(error) or "interrupted"
-    if resumes and said == "interrupted":
-        said = "interrupted; what is finished is kept: repeat the same command to resume"
-    assert main([*name.split(), "x"]) == getattr(error, "code", 130)
-    assert capfd.readouterr().err == f"{said}\n"
+    kept = "interrupted; what is finished is kept: repeat the same command to resume"
+    for error, code, said in (
+        (KeyboardInterrupt(), 130, kept if resumes else "interrupted"),
+        (Interrupted(signal.SIGTERM), 143, kept if resumes else "interrupted"),
+        (KeyboardInterrupt("said already"), 130, "said already"),
+    ):
+        monkeypatch.setattr(program, "find_command", lambda name, error=error: Mock(side_effect=error))
+        assert main([*name.split(), "x"]) == code
+        assert capfd.readouterr().err == f"{said}\n"
 
 
 def test_a_word_after_a_command_that_has_no_function_of_its_own(capfd):
@@ -78,25 +75,16 @@ def test_a_word_after_a_command_that_has_no_function_of_its_own(capfd):
 
 def test_a_model_is_the_first_argument_or_an_option():
     option = ["--model_name_or_path", "M"]
-    for where in (
-        lambda words: [*option, *words],
-        lambda words: [*words, *option],
-        lambda words: [*words, "--model_name_or_path=M"],
-    ):
-        encoded = encode_parser().parse(where(["f.txt", "--output", "v.npy"]))[-1]
+    for before, after in ((option, []), ([], option), ([], ["--model_name_or_path=M"])):
+        encoded = encode_parser().parse([*before, "f.txt", "--output", "v.npy", *after])[-1]
         assert (encoded.model, encoded.file) == ("M", "f.txt")
-        predicted = predict_parser().parse_args(where(["A b.", "C."]))
+        predicted = predict_parser().parse_args([*before, "A b.", "C.", *after])
         assert (predicted.model_name_or_path, predicted.sentences) == ("M", ["A b.", "C."])
-        assert compare_parser().parse_args(where(["B"])).models == ["M", "B"]
-        words = where(["--generator_name", "g", "--train_file", "t", "--output_dir", "o"])
-        assert corrupt_parser().parse_args(words).model_name_or_path == "M"
-        assert plot_parser().parse_args(["cosines", *where(["--task", "STS12"])]).models == ["M"]
-
-
-def test_an_option_without_a_model_is_an_error():
-    for words in ([], ["--output", "v.npy", "f.txt"]):
-        with pytest.raises(UserError, match="--model_name_or_path: expected one argument"):
-            encode_parser().parse(["--model_name_or_path", *words])
+        assert compare_parser().parse_args([*before, "B", *after]).models == ["M", "B"]
+        plotted = plot_parser().parse_args(["cosines", *before, "--task", "STS12", *after])
+        assert plotted.models == ["M"]
+    with pytest.raises(UserError, match="--model_name_or_path: expected one argument"):
+        encode_parser().parse(["--model_name_or_path", "--output", "v.npy", "f.txt"])
 
 
 def test_train_and_evaluate_take_the_model_first():

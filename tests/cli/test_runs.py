@@ -41,17 +41,9 @@ def test_the_list_says_what_the_files_say(listed, tmp_path, monkeypatch):
     assert code == 0 and said == []
     written = row.pop("written")
     assert datetime.fromisoformat(written).timestamp() == 1_700_000_000
-    assert row == {
-        **{
-            "run": str(folder),
-            "method": "dcpcse",
-            "encoder": "bert-base-uncased",
-            "steps_done": 4,
-            "steps_planned": 4,
-        },
-        **{"finished": True, "dev_metric": "stsb_spearman", "dev_last": 0.7, "dev_best": 0.75, "seed": 7},
-        **{"learning_rate": 0.03, "commit": "c" * 40},
-    }
+    planned = {"method": "dcpcse", "encoder": "bert-base-uncased", "steps_done": 4, "steps_planned": 4, "seed": 7}
+    scores = {"finished": True, "dev_metric": "stsb_spearman", "dev_last": 0.7, "dev_best": 0.75}
+    assert row == {"run": str(folder), **planned, **scores, "learning_rate": 0.03, "commit": "c" * 40}
     cells = [cell.strip() for cell in table.splitlines()[3].strip("|").split("|")]
     expected = [str(folder), "dcpcse", "bert-base-uncased", "4/4", "finished", "stsb_spearman", "0.7000", "0.7500"]
     assert cells == [*expected, "7", "0.03", written[:16].replace("T", " "), "c" * 10]
@@ -90,41 +82,30 @@ def test_an_unfinished_run_is_as_far_as_its_log_or_its_newest_checkpoint(tmp_pat
 
 def test_the_dev_score_is_the_one_that_the_run_selects_by(tmp_path):
     """Without a curve of its own, it is read from the history of transformers."""
-    chosen = {"metric_for_best_model": "eval_sickr_spearman"}
     lower = {"metric_for_best_model": "stsb_spearman", "greater_is_better": False}
-    for number, (options, *expected) in enumerate(
-        (
-            ({}, "stsb_spearman", 0.7, 0.75, 2),
-            (chosen, "sickr_spearman", 0.625, 0.625, 3),
-            (lower, "stsb_spearman", 0.7, 0.7, 3),
-        )
-    ):
+    rows = [({}, ("stsb_spearman", 0.7, 0.75, 2)), (lower, ("stsb_spearman", 0.7, 0.7, 3))]
+    rows += [({"metric_for_best_model": "eval_sickr_spearman"}, ("sickr_spearman", 0.625, 0.625, 3))]
+    for number, (options, expected) in enumerate(rows):
         score = read_run(make_run(tmp_path / str(number), options)).dev_score
-        assert [score.metric, score.last, score.best, score.best_step] == expected
+        assert (score.metric, score.last, score.best, score.best_step) == expected
     state = {**STATE, "log_history": [{"step": 4, "eval_stsb_spearman": 0.5}]}
     assert read_run(make_run(tmp_path / "run", metrics=None, state=state)).dev_score.last == 0.5
 
 
-DAMAGE = {
-    "run.yaml": "a: [",
-    "metrics.jsonl": '{"step": 1}\nnonsense\n',
-    "environment.json": b"\xff\xfe[",
-    "trainer_state.json": '{"global_step": "many"}',
-    "checkpoint-2/trainer_state.json": "{",
-}
+DAMAGE = {"run.yaml": b"a: [", "metrics.jsonl": b'{"step": 1}\nnonsense\n', "environment.json": b"\xff\xfe["}
+DAMAGE |= {"trainer_state.json": b'{"global_step": "many"}', "checkpoint-2/trainer_state.json": b"{"}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_file_is_named_in_a_line_and_the_list_goes_on(name, listed, tmp_path):
-    broken, whole, content = make_run(tmp_path / "result/broken"), make_run(tmp_path / "result/whole"), DAMAGE[name]
+    broken, whole = make_run(tmp_path / "result/broken"), make_run(tmp_path / "result/whole")
     (broken / "checkpoint-2").mkdir()
-    (broken / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    code, rows, table, (said,), err = listed(tmp_path / "result")
+    (broken / name).write_bytes(DAMAGE[name])
+    code, rows, _, (said,), err = listed(tmp_path / "result")
     assert code == 2 and "1 damaged file" in err
     assert str(broken / name) in said and "is damaged" in said and len(said.splitlines()) == 1
     assert {row["run"] for row in rows} == {str(broken), str(whole)}
     assert all(row["dev_best"] == 0.75 for row in rows if row["run"] == str(whole))
-    assert str(broken) in table and str(whole) in table
 
 
 def test_sorting_puts_values_in_order_and_runs_without_one_last(listed, tmp_path):
@@ -182,15 +163,11 @@ def test_a_comparison_shows_what_differs(two, listed, tmp_path):
 
 
 REFUSED = {
-    "{0}/none": "is not a folder",
     "{0}/empty": "no run of train.py (a folder with run.yaml) in",
     "--compare {0}/result/first": "give at least two",
     "--compare {0}/result/first {0}/result/../result/first": "given twice",
     "--compare {0}/result/first {0}/empty": "contains no run.yaml",
-    "--compare {0}/result/first {0}/result/second --sort seed": "--sort and --reverse",
     "{0}/result --compare {0}/result/first {0}/result/second": "--compare takes its own runs; omit",
-    "{0}/result --sort weight": "--sort weight: unknown; choose from: ",
-    "{0}/result --csv {0}/empty": "is a folder; give a file",
 }
 
 
