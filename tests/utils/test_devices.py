@@ -3,6 +3,7 @@
 import resource
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -79,18 +80,12 @@ class Inputs:
 
 
 def test_only_copies_to_a_gpu_are_from_pinned_memory_and_not_waited_for():
-    class Noted:
-        def pin_memory(self):
-            calls.append("pinned")
-            return self
-
-        def to(self, device, *, non_blocking):
-            calls.append(f"{device} {non_blocking}")
-
-    for device, expected in {"cuda:1": ["pinned", "cuda:1 True"], "mps": ["mps False"]}.items():
-        calls = []
-        send(Noted(), torch.device(device))
-        assert calls == expected
+    for device, pinned in {"cuda:1": True, "mps": False}.items():
+        batch = Mock()
+        send(batch, torch.device(device))
+        moved = batch.pin_memory.return_value if pinned else batch
+        moved.to.assert_called_once_with(torch.device(device), non_blocking=pinned)
+        assert batch.pin_memory.called == pinned
 
 
 def test_a_pipeline_prepares_the_next_job_in_a_thread_and_keeps_the_order():
@@ -118,19 +113,16 @@ def test_a_pipeline_prepares_the_next_job_in_a_thread_and_keeps_the_order():
 def test_an_error_anywhere_in_a_pipeline_is_raised_and_ends_its_thread(part, error):
     threads, calls = threading.active_count(), []
 
-    def fail(name, number):
+    def step(name, number, result=None):
         calls.append(name)
         if name == part and number == 3:
             raise error("job 3")
+        return result
 
+    prepare = lambda job: step("collate", job, Inputs(job, []))  # noqa: E731
+    compute = lambda numbers: step("compute", numbers.item(), numbers)  # noqa: E731
     with pytest.raises(error, match="job 3"):
-        run_pipeline(
-            range(100),
-            lambda job: (fail("collate", job), Inputs(job, []))[1],
-            lambda numbers: (fail("compute", numbers.item()), numbers)[1],
-            lambda job, tensor: fail("keep", job),
-            torch.device("cpu"),
-        )
+        run_pipeline(range(100), prepare, compute, lambda job, _: step("keep", job), torch.device("cpu"))
     assert threading.active_count() == threads
     assert calls.count("collate") <= 7
 

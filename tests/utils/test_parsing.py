@@ -58,12 +58,8 @@ def test_yaml_reads_only_plain_digits_as_numbers():
 
 def test_a_bomb_as_a_file_of_options_ends_in_one_line(tmp_path, capsys):
     deep = "[" * 100_000
-    for name, text in {
-        "options.yaml": LAUGHS,
-        "options.json": deep,
-        "run.yaml": LAUGHS,
-        "metrics.jsonl": deep,
-    }.items():
+    files = {"options.yaml": LAUGHS, "options.json": deep, "run.yaml": LAUGHS, "metrics.jsonl": deep}
+    for name, text in files.items():
         (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
     for name in ("options.yaml", "options.json"):
         assert run(train_command, [str(tmp_path / name)]) == 2

