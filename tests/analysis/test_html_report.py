@@ -67,17 +67,13 @@ def test_names_and_values_of_runs_cannot_break_the_page(tmp_path, reported):
 def test_settings_and_environments_that_differ_come_first_and_are_marked(two, reported):
     page = reported(*two)
     header, first, *rows = page.texts("Settings: 1 of 7 differ")
-    assert header == ["setting", "a", "b"]
-    assert first == ["≠ temp", "not given", "0.1"]
-    assert all(row[1] == row[2] for row in rows) and len(rows) == 6
-    assert ["learning_rate", "0.03", "0.03"] in rows and ["method", "dcpcse", "dcpcse"] in rows
+    assert (header, first) == (["setting", "a", "b"], ["≠ temp", "not given", "0.1"])
+    assert all(row[1] == row[2] for row in rows) and len(rows) == 6 and ["method", "dcpcse", "dcpcse"] in rows
     rows = page.texts("Versions and hardware: 1 of 5 differ")
     assert rows[1] == ["≠ torch", "2.13.0", "2.14.0"]
     assert ["python", "3.11.7", "3.11.7"] in rows and ["commit", "c" * 40, "c" * 40] in rows
     alone = reported(two[0], "--overwrite")
-    assert "≠" not in alone.root.text
-    assert alone.texts("Settings")[0] == ["setting", "a"]
-    assert not alone.bold("Dev scores") and not alone.bold("Scores x 100")
+    assert "≠" not in alone.root.text and not alone.bold("Dev scores") and not alone.bold("Scores x 100")
 
 
 def test_scores_are_those_of_the_files_and_the_best_are_bold(two, reported, tmp_path):
@@ -91,8 +87,7 @@ def test_scores_are_those_of_the_files_and_the_best_are_bold(two, reported, tmp_
     ]
     assert page.bold("Scores x 100, mode test") == ["80.00", "71.50", "75.50", "71.50"]  # with a tie
     dev = page.texts("Dev scores")
-    columns = ["stsb_spearman, last", "stsb_spearman, best", "sickr_spearman, last", "sickr_spearman, best"]
-    assert dev[0] == ["run", *columns]
+    assert dev[0][:3] == ["run", "stsb_spearman, last", "stsb_spearman, best"]
     assert dev[1:] == [["a", "0.7000", "0.7500", "0.6250", "0.6250"], ["b", "0.8000", "0.8000", "none", "none"]]
     assert page.bold("Dev scores") == ["0.8000", "0.8000"]
 
@@ -104,25 +99,19 @@ def test_each_mode_has_a_table_and_files_that_cannot_be_compared_are_noted(two, 
     assert page.texts("Scores x 100, mode dev")[1] == ["a", "dev.json (incomplete)", "81.00"]
     assert page.texts("Scores x 100, mode test")[2] == ["b", "test.json", "71.50", "none", "none"]
     tasks, protocols = page.notes("scores")
-    assert "different tasks" in tasks
-    assert "differ in: seed" in protocols
+    assert "different tasks" in tasks and "differ in: seed" in protocols
 
 
 def test_missing_and_damaged_files_are_noted(two, tmp_path, reported):
     bare = make_run(tmp_path / "bare", metrics=None, calls=None, state=None)
     (bare / "broken.json").write_text("{", encoding="utf-8")
-    page = reported(bare)
-    assert page.texts("Progress of the runs")[1][3:6] == ["0 of 4", "unfinished", "none"]
+    page = reported(*two, bare)
+    assert page.texts("Progress of the runs")[3][3:6] == ["0 of 4", "unfinished", "none"]
     assert page.notes("environment") == ["bare has no environment.json: its versions and hardware are not recorded."]
     assert page.notes("curves") == ["bare has logged nothing."]
-    dev, missing, broken = page.notes("scores")
-    assert "No dev scores" in dev and "No file of evaluation.py" in missing
+    (broken,) = page.notes("scores")
     assert "left out" in broken and "broken.json is damaged" in broken
     assert page.notes("similarities") == page.notes("neighbours") == ["Left out: --no_models was given"]
-    page = reported(*two, bare, "--overwrite")
-    assert page.notes("curves") == ["bare has logged nothing."]
-    (image,) = page.section("curves").all("img")
-    assert "(a, b)" in image.attributes["alt"]
 
 
 def test_sections_without_data_or_models_give_the_reason(two, reported, tmp_path):
@@ -130,40 +119,22 @@ def test_sections_without_data_or_models_give_the_reason(two, reported, tmp_path
     for name in ("similarities", "neighbours"):
         (line,) = page.notes(name)
         assert "no data in SentEval/data" in line and "--data_dir" in line
-    (tmp_path / "SentEval/data").mkdir(parents=True)
-    (line,) = reported(*two, "--overwrite", models=()).notes("similarities")
-    assert line.startswith("Left out: ") and "there is no folder SentEval/data/downstream" in line
     (tmp_path / "corpus.txt").write_text("Rain fell.\n", encoding="utf-8")
     page = reported(*two, "--corpus", tmp_path / "corpus.txt", "--overwrite", models=())
-    assert page.notes("neighbours") == [
-        f"{one} is left out: {tmp_path / one} contains no trained model: its training has not finished" for one in "ab"
-    ]
+    for name, line in zip("ab", page.notes("neighbours"), strict=True):
+        assert f"{tmp_path / name} contains no trained model: its training has not finished" in line
 
 
-def test_mistakes_give_one_line_and_write_nothing(two, tmp_path, capsys, monkeypatch):
+def test_a_mistake_is_one_line_and_writes_nothing(two, tmp_path, capsys, monkeypatch):
     """Further cases are in bad_inputs.py."""
     monkeypatch.chdir(tmp_path)
-    (make_run(tmp_path / "damaged") / "run.yaml").write_text("[", encoding="utf-8")
-    (tmp_path / "empty").touch()
     for words, message in (
-        (["damaged"], "damaged/run.yaml is damaged"),
-        (["a", "--corpus", "empty"], "empty"),
-        (["a", "--queries", "damaged/run.yaml"], "there is no corpus to search (there is no data in SentEval/data"),
+        (["a", "--corpus", "b/run.yaml", "--queries", "none"], "none"),
+        (["a", "--queries", "b/run.yaml"], "there is no corpus to search (there is no data in SentEval/data"),
     ):
         assert run(report_command, [*words, "--output", "out.html"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("error: ") and message in line
-        assert not (tmp_path / "out.html").exists()
-
-
-def test_a_page_that_cannot_be_rendered_leaves_the_old_one(two, tmp_path, monkeypatch):
-    output = tmp_path / "out.html"
-    output.write_text("old", encoding="utf-8")
-    monkeypatch.setattr("dcpcse.cli.commands.report.render_page", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        report_command([str(two[0]), "--output", str(output), "--overwrite", "--no_models"])
-    assert output.read_text(encoding="utf-8") == "old"
-    assert not list(tmp_path.glob("*.part"))
+        assert line.startswith("error: ") and message in line and not (tmp_path / "out.html").exists()
 
 
 def test_neighbours_are_the_highest_cosines_without_the_query_itself():
