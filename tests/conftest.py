@@ -11,7 +11,7 @@ import signal
 import sys
 import tarfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import huggingface_hub
@@ -124,39 +124,43 @@ def sentences() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def train_txt(tmp_path_factory) -> str:
+def write_lines(tmp_path_factory):
+    """write_lines(name, lines) → the path of a new file."""
+
+    def write(name: str, lines: Iterable[str]) -> str:
+        path = tmp_path_factory.mktemp("data") / name
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def train_txt(write_lines) -> str:
     """40 sentences, one a line."""
-    path = tmp_path_factory.mktemp("data") / "train.txt"
-    path.write_text("\n".join(f"{s} {i}" for i in range(4) for s in SENTENCES[:10]) + "\n", encoding="utf-8")
-    return str(path)
+    return write_lines("train.txt", (f"{s} {i}" for i in range(4) for s in SENTENCES[:10]))
 
 
 @pytest.fixture(scope="session")
-def train_csv(tmp_path_factory) -> str:
+def train_csv(write_lines) -> str:
     """24 rows of anchor, positive, hard negative."""
-    path = tmp_path_factory.mktemp("data") / "train.csv"
     rows = [f'"{SENTENCES[i % 12]}","{SENTENCES[(i + 1) % 12]}","{SENTENCES[(i + 5) % 12]}"' for i in range(24)]
-    path.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return str(path)
+    return write_lines("train.csv", ["sent0,sent1,hard_neg", *rows])
 
 
 @pytest.fixture(scope="session")
-def labelled_csv(tmp_path_factory) -> str:
+def labelled_csv(write_lines) -> str:
     """36 pairs of sentences, a third of each label."""
-    path = tmp_path_factory.mktemp("data") / "labelled.csv"
     labels = ("neutral", "entailment", "contradiction")
     rows = [f'"{SENTENCES[i % 12]}","{SENTENCES[(i + 1 + i // 12) % 12]}",{labels[i % 3]}' for i in range(36)]
-    path.write_text("sentence1,sentence2,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return str(path)
+    return write_lines("labelled.csv", ["sentence1,sentence2,label", *rows])
 
 
 @pytest.fixture(scope="session")
-def scored_csv(tmp_path_factory) -> str:
+def scored_csv(write_lines) -> str:
     """24 pairs of sentences with scores from 0 to 5."""
-    path = tmp_path_factory.mktemp("data") / "scored.csv"
     rows = [f'"{SENTENCES[i % 12]}","{SENTENCES[(i + 1 + i // 12) % 12]}",{5 * (i * 7 % 24) / 23}' for i in range(24)]
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return str(path)
+    return write_lines("scored.csv", ["sentence1,sentence2,score", *rows])
 
 
 @pytest.fixture(scope="session")
@@ -164,17 +168,14 @@ def sts_data(tmp_path_factory) -> str:
     """A SentEval/data folder with a few pairs for every task and split (not the official counts)."""
     root = tmp_path_factory.mktemp("senteval")
     pairs = [(SENTENCES[i], SENTENCES[(i * 5 + 1) % 12], round(5 * ((i * 7) % 12) / 12, 2)) for i in range(12)]
-    stsb = root / STSB
-    sick = root / "downstream/SICK"
-    for folder in (stsb, sick):
-        folder.mkdir(parents=True)
-    for split in ("train", "dev", "test"):
-        lines = [f"g\tf\t2017\t{i}\t{gold}\t{a}\t{b}" for i, (a, b, gold) in enumerate(pairs)]
-        (stsb / f"sts-{split}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for name in ("SICK_train", "SICK_trial", "SICK_test_annotated"):
-        lines = [f"{i}\t{a}\t{b}\t{1 + gold * 0.8:.2f}\tNEUTRAL" for i, (a, b, gold) in enumerate(pairs)]
-        header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
-        (sick / f"{name}.txt").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+    stsb = [f"g\tf\t2017\t{i}\t{gold}\t{a}\t{b}" for i, (a, b, gold) in enumerate(pairs)]
+    sick = [header, *(f"{i}\t{a}\t{b}\t{1 + gold * 0.8:.2f}\tNEUTRAL" for i, (a, b, gold) in enumerate(pairs))]
+    files = {f"{STSB}/sts-{split}.csv": stsb for split in ("train", "dev", "test")}
+    files |= {f"downstream/SICK/SICK_{split}.txt": sick for split in ("train", "trial", "test_annotated")}
+    for name, lines in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return str(root)
 
 

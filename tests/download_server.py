@@ -44,29 +44,23 @@ def downloads(certificate: Path | None) -> Iterator[Downloads]:
             self._answer(body=False)
 
         def _answer(self, body: bool) -> None:
-            if self.path in served.moved:
-                self.send_response(302)
-                self.send_header("Location", served.moved[self.path])
-                if self.path in served.told:
-                    self.send_header("X-Linked-ETag", f'"{served.told[self.path]}"')
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
             content = served.files.get(self.path)
-            if content is None:
+            moved = served.moved.get(self.path)
+            if content is None and moved is None:
                 self.send_error(404)
                 return
             start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+            headers = {"Location": moved, "Content-Length": "0"} if moved else {"Content-Length": len(content) - start}
             if start:
                 served.ranges.append(self.path)
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+                headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
             if self.path in served.told:
-                self.send_header("X-Linked-ETag", f'"{served.told[self.path]}"')
-            self.send_header("Content-Length", str(len(content) - start))
+                headers["X-Linked-ETag"] = f'"{served.told[self.path]}"'
+            self.send_response(302 if moved else 206 if start else 200)
+            for name, value in headers.items():
+                self.send_header(name, str(value))
             self.end_headers()
-            if body:
+            if body and not moved:
                 self.wfile.write(content[start:])
 
         def log_message(self, *_):

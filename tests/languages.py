@@ -26,23 +26,12 @@ SCRIPTS = {
 """Sentences by script."""
 
 MARKS = {
-    "zero-width joiner": "\u200d",
-    "zero-width non-joiner": "\u200c",
-    "zero-width blank": "\u200b",
-    "soft hyphen": "\u00ad",
-    "no-break blank": "\u00a0",
-    "narrow no-break blank": "\u202f",
-    "ideographic blank": "\u3000",
-    "line separator": "\u2028",
-    "paragraph separator": "\u2029",
-    "next line": "\u0085",
-    "byte-order mark": "\ufeff",
-    "left-to-right mark": "\u200e",
-    "right-to-left mark": "\u200f",
-    "right-to-left embedding": "\u202b",
-    "file separator": "\x1c",
-    "vertical tab": "\x0b",
-    "form feed": "\x0c",
+    **{"zero-width joiner": "\u200d", "zero-width non-joiner": "\u200c", "zero-width blank": "\u200b"},
+    **{"soft hyphen": "\u00ad", "no-break blank": "\u00a0", "narrow no-break blank": "\u202f"},
+    **{"ideographic blank": "\u3000", "line separator": "\u2028", "paragraph separator": "\u2029"},
+    **{"next line": "\u0085", "byte-order mark": "\ufeff", "left-to-right mark": "\u200e"},
+    **{"right-to-left mark": "\u200f", "right-to-left embedding": "\u202b", "file separator": "\x1c"},
+    **{"vertical tab": "\x0b", "form feed": "\x0c"},
 }
 """Characters that other programs take for line ends or blanks, or remove, each of which is in the middle of a text."""
 

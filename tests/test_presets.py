@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,14 +59,7 @@ def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_c
 
 
 def test_the_published_options_reach_the_arguments(tmp_path):
-    half = {
-        "dcpcse",
-        "simcse",
-        "promptbert",
-        "diffcse",
-        "consert",
-        "rankcse",
-    }  # whose public scripts name the precision
+    half = {"dcpcse", "simcse", "promptbert", "diffcse", "consert", "rankcse"}  # scripts name the precision
     for name in presets.names():
         (model, data, arguments), given = parse_training(["--preset", name, "--output_dir", str(tmp_path)])
         options, method = presets.load_preset(name).options, name.split("/")[0]
@@ -104,92 +98,72 @@ def test_the_command_line_overrides_an_options_file_and_that_the_preset(tmp_path
         parse_training(["--preset", "dcpcse/unsup-bert-bas", "--output_dir", str(tmp_path)])
 
 
-def test_a_preset_says_where_it_comes_from(caplog):
-    with caplog.at_level("INFO", logger="dcpcse"):
-        parse_training(["--preset", "dcpcse/sup-bert-large", "--output_dir", "out"])
-    assert "Table 4" in caplog.text
-    assert "82.89" in caplog.text
-    assert "the public README has 5" in caplog.text
-
-
-def test_published_settings_build_the_published_number_of_prompts(tiny):
-    """Length and MLP of the preset, on a tiny encoder: 2 · layers · hidden numbers a prompt."""
-    (model, _, _), _ = parse_training(["--preset", "dcpcse/unsup-bert-base", "--output_dir", "out"])
-    method = build_method(load_backbone(tiny("bert")), model, ["anchor"])
-    assert method.model.encoder.prompt.table.weight.shape == (16, 2 * 3 * 32)
-    assert not method.model.head_at_inference
-
-
 SETTINGS = {"unsup": "unsupervised", "sup": "supervised"}
 RUN = {"per_device_train_batch_size": "batch_size", "learning_rate": "learning_rate"}
 RUN_WITH_STEPS = {**RUN, "num_train_epochs": "epochs", "eval_steps": "valid_steps"}
 """Option → its name in the tables of hyperparameters."""
 
 
-def options_of(preset: str, row: dict, names: dict[str, str]) -> dict:
-    """The options of a preset, after a comparison with a row of a paper's table."""
-    options = presets.load_preset(preset).options
-    assert {name: options[name] for name in names} == {name: float(row[key]) for name, key in names.items()}, preset
-    return options
-
-
-def require_published(preset: str, rows: list[dict], model: str) -> None:
-    """The preset has the average over STS that the row of the model ends in, or none if there is no such row."""
-    assert presets.load_preset(preset).published == {row["model"]: row["v"][-1] for row in rows}.get(model), preset
-
-
-def test_dcpcse_and_simcse_have_the_settings_and_scores_of_the_papers():
+def published() -> Iterator[tuple[str, dict, dict[str, str], list[dict], str]]:
+    """Preset, its hyperparameters, options → their names there; a table of STS scores, and the model in it."""
+    names = {**RUN_WITH_STEPS, "pre_seq_len": "prompt_length"}
+    unsupervised = table("conpvp", "table3_sts_unsup")
     for (setting, kind), (backbone, name) in itertools.product(SETTINGS.items(), BACKBONES.items()):
         row = table("dcpcse", "table3_hparams_unsup" if setting == "unsup" else "table4_hparams_sup")[name]
-        options = options_of(f"dcpcse/{setting}-{backbone}", row, {**RUN_WITH_STEPS, "pre_seq_len": "prompt_length"})
-        assert options.get("do_mlm", False) == row["multitask_mlm"]
         rows = table("dcpcse", "table1_sts")[kind]
-        require_published(f"dcpcse/{setting}-{backbone}", rows, f"DCPCSE-{name}")
-        if (setting, backbone) == ("unsup", "roberta-large"):
-            require_published(f"simcse/{setting}-{backbone}", table("conpvp", "table3_sts_unsup")[name], "SimCSE")
-        else:
-            require_published(f"simcse/{setting}-{backbone}", rows, f"SimCSE-{name}")
-
-
-def test_conpvp_has_the_settings_and_scores_of_its_paper():
-    general = table("conpvp", "general")
+        yield f"dcpcse/{setting}-{backbone}", row, {**names, "do_mlm": "multitask_mlm"}, rows, f"DCPCSE-{name}"
+        other = (setting, backbone) == ("unsup", "roberta-large")
+        simcse = (unsupervised[name], "SimCSE") if other else (rows, f"SimCSE-{name}")
+        yield f"simcse/{setting}-{backbone}", {}, {}, *simcse
     for backbone, name in BACKBONES.items():
-        options = options_of(f"conpvp/unsup-{backbone}", table("conpvp", "table2_hparams")[name], RUN)
+        yield f"conpvp/unsup-{backbone}", table("conpvp", "table2_hparams")[name], RUN, unsupervised[name], "ConPVP"
+    for (setting, kind), short in itertools.product(SETTINGS.items(), ("BERT", "RoBERTa")):
+        row, rows = table("promptbert", "table15_hparams")[f"{setting}_{short}"], table("promptbert", TABLE6)[kind]
+        yield f"promptbert/{setting}-{short.lower()}-base", row, RUN_WITH_STEPS, rows, f"Prompt{short}-base"
+    names = {**RUN, "num_train_epochs": "epochs", "pre_seq_len": "prompt_length", "lambda_weight": "lambda"}
+    names |= {"masking_ratio": "masking_ratio", "cls_prompt": "cls_prompt"}
+    for setting, backbone in [*itertools.product(SETTINGS, ("bert-base", "roberta-base")), ("unsup", "bert-large")]:
+        row = table("d2cse", "table7_hparams")[f"{setting}_{BACKBONES[backbone]}"]
+        rows = table("d2cse", "table1_sts_unsup" if setting == "unsup" else "table8_sts_sup")["rows"]
+        yield f"d2cse/{setting}-{backbone}", row, names, rows, f"D2CSE-{BACKBONES[backbone]}"
+    rows = table("promptbert", "table5_sts_unfinetuned_bert_base_uncased")["rows"]
+    model = "Prompt based BERT (manual&OptiPrompt)"
+    yield OPTIPROMPT, table("promptbert", "optiprompt_hparams"), RUN_WITH_STEPS, rows, model
+    rows = table("dcpcse", "table1_sts")["unsupervised"]
+    yield SCPCSE, table("dcpcse", "scpcse"), RUN_WITH_STEPS, rows, "SCPCSE-BERT-base"
+
+
+TABLE6, OPTIPROMPT, SCPCSE = "table6_sts_finetuned", OTHERS[-1], "scpcse/unsup-bert-base"
+
+
+def test_presets_have_the_settings_and_scores_of_their_papers():
+    for name, row, names, rows, model in published():
+        preset = presets.load_preset(name)
+        options = {"do_mlm": False, **preset.options}
+        assert {option: options[option] for option in names} == {o: float(row[key]) for o, key in names.items()}, name
+        assert preset.published == {row["model"]: row["v"][-1] for row in rows}.get(model), name
+
+
+def test_presets_have_the_templates_of_their_papers():
+    general = table("conpvp", "general")
+    for backbone in BACKBONES:
+        options = presets.load_preset(f"conpvp/unsup-{backbone}").options
         assert options["template"].count("[PROMPT]") == general["prompt_length"]
         assert (options["num_train_epochs"], options["eval_steps"]) == (1, general["valid_steps"])
-        require_published(f"conpvp/unsup-{backbone}", table("conpvp", "table3_sts_unsup")[name], "ConPVP")
-
-
-def test_promptbert_has_the_settings_templates_and_scores_of_its_paper():
-    backbones = {"bert-base": "BERT", "roberta-base": "RoBERTa"}
-    for (setting, kind), (backbone, short) in itertools.product(SETTINGS.items(), backbones.items()):
-        row, name = table("promptbert", "table15_hparams")[f"{setting}_{short}"], f"promptbert/{setting}-{backbone}"
-        options = options_of(name, row, RUN_WITH_STEPS)
+    for setting, short in itertools.product(SETTINGS, ("BERT", "RoBERTa")):
+        options = presets.load_preset(f"promptbert/{setting}-{short.lower()}-base").options
         printed = table("promptbert", "table14_templates")[short][: 2 if setting == "unsup" else 1]
         own = [options[option] for option in ("template", "second_template") if option in options]
         # The print sets its quotes and spaces as it likes.
         squeezed = [str(Template.parse(text)).replace("{sentence}", "[X]").replace(" ", "") for text in own]
         assert squeezed == [text.replace(" ", "") for text in printed]
-        require_published(name, table("promptbert", "table6_sts_finetuned")[kind], f"Prompt{short}-base")
+    template = table("dcpcse", "scpcse")["init_template"].replace("[X]", "{sentence}")
+    assert presets.load_preset(SCPCSE).options["template"] == template
+    assert {presets.load_preset(name).options["tuning"] for name in (OPTIPROMPT, SCPCSE)} == {"shallow"}
 
 
-def test_d2cse_has_the_settings_and_scores_of_its_paper():
-    names = {**RUN, "num_train_epochs": "epochs", "pre_seq_len": "prompt_length", "lambda_weight": "lambda"}
-    names |= {"masking_ratio": "masking_ratio", "cls_prompt": "cls_prompt"}
-    tables = {"unsup": "table1_sts_unsup", "sup": "table8_sts_sup"}
-    for setting, backbones in {"unsup": list(BACKBONES)[:3], "sup": ["bert-base", "roberta-base"]}.items():
-        for backbone in backbones:
-            row = table("d2cse", "table7_hparams")[f"{setting}_{BACKBONES[backbone]}"]
-            options_of(f"d2cse/{setting}-{backbone}", row, names)
-            rows = table("d2cse", tables[setting])["rows"]
-            require_published(f"d2cse/{setting}-{backbone}", rows, f"D2CSE-{BACKBONES[backbone]}")
-
-
-PROMCSE = {
-    "bert-base": (256, 0.01, 12, 82.13),
-    "roberta-base": (512, 0.01, 10, 83.26),
-    "roberta-large": (512, 0.005, 10, 85.10),
-}
+PROMCSE = {"bert-base": (256, 0.01, 12, 82.13), "roberta-base": (512, 0.01, 10, 83.26)}
+PROMCSE["roberta-large"] = (512, 0.005, 10, 85.10)
 """PromCSE, Table 6 and the rows with the hinge of Table 1: batch, learning rate, prompt length; STS average."""
 
 
@@ -203,24 +177,11 @@ def test_promcse_has_the_settings_and_scores_of_its_paper():
         assert (preset.options["num_train_epochs"], options.mlp_only_train) == (10, False)
 
 
-def test_optiprompt_and_scpcse_have_the_settings_and_scores_of_their_papers():
-    optiprompt = "promptbert/unsup-optiprompt-bert-base"
-    scpcse = "scpcse/unsup-bert-base"
-    own = table("dcpcse", "scpcse")
-    rows = table("promptbert", "table5_sts_unfinetuned_bert_base_uncased")["rows"]
-    require_published(optiprompt, rows, "Prompt based BERT (manual&OptiPrompt)")
-    require_published(scpcse, table("dcpcse", "table1_sts")["unsupervised"], "SCPCSE-BERT-base")
-    assert presets.load_preset(scpcse).options["template"] == own["init_template"].replace("[X]", "{sentence}")
-    for name, row in ((optiprompt, table("promptbert", "optiprompt_hparams")), (scpcse, own)):
-        assert options_of(name, row, RUN_WITH_STEPS)["tuning"] == "shallow"
-
-
 VARIATIONS = (
     ("conpvp/unsup-roberta-large", ["--prototypes", "none"]),
     ("conpvp/unsup-bert-base", ["--template", 'This sentence of "{sentence}" means [MASK].']),
     ("d2cse/unsup-bert-base", ["--corrupted_corpus", "elsewhere"]),
     ("promptbert/unsup-bert-base", ["--denoise", "False"]),
-    ("dcpcse/unsup-bert-base", ["--tuning", "full"]),
     ("conpvp/unsup-bert-base", ["--prompt_len", "6"]),
 )
 

@@ -1,8 +1,6 @@
 """Docstrings, comments, messages and pages avoid phrases that readers stumbled over."""
 
-import io
 import re
-import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +18,7 @@ PHRASES = (
     *("gives? way", "takes? (its|their) place", "of its own accord", "what (is|was) said", "made anew", "anew"),
     *("written whole", "whole or not at all", "as it is there", "is there already", "which is not there"),
     *("looked at by", "where there is one", "of another kind than", "says so", "sees? that it"),
-    r"(?<!raises )(?<!raise )(?<!or )(?<!and )(?<!a )(?<!, )(?<!\.)"
+    r"(?<!raises )(?<!raise )(?<!import )(?<!or )(?<!and )(?<!a )(?<!, )(?<!\.)"
     r"(User|Data|Value)Error (for|where|unless|if)",
 )
 """What a native writer would put otherwise; each was found in an earlier version."""
@@ -28,26 +26,9 @@ PHRASES = (
 BANNED = re.compile(rf"\b({'|'.join(PHRASES)})\b", re.IGNORECASE)
 
 
-def prose_of(path: Path) -> list[tuple[int, str]]:
-    """The comments and strings of a module with their lines; runs of whitespace are one blank."""
-    tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
-    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-    return [(token.start[0], " ".join(token.string.split())) for token in tokens if token.type in kinds]
-
-
-def faults_in(path: Path) -> list[str]:
-    lines = (
-        prose_of(path) if path.suffix == ".py" else enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-    )
-    matches = [(number, text, match[0]) for number, text in lines if (match := BANNED.search(text))]
-    return [f"{path.name}, line {number}: {match!r} in {text[:100]!r}" for number, text, match in matches]
-
-
-def test_no_stumbling_phrase_is_used(tmp_path):
-    """The check sees docstrings, comments and messages."""
-    module = tmp_path / "module.py"
-    text = '"""It hangs\n on it."""\n\nx = 1  # gone on with\nraise ValueError(f"{x}: see to it")'
-    module.write_text(text, encoding="utf-8")
-    assert [fault[:17] for fault in faults_in(module)] == [f"module.py, line {number}" for number in (1, 4, 5)]
-    faults = [fault for path in SOURCES + TEXTS for fault in faults_in(path)]
+def test_no_stumbling_phrase_is_used():
+    faults = []
+    for path in SOURCES + TEXTS:
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        faults += [f"{path}: {text[max(0, at.start() - 50) : at.end() + 50]}" for at in BANNED.finditer(text)]
     assert not faults, "\n".join(faults)

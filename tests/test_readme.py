@@ -1,9 +1,9 @@
 """The commands of README and docs parse, their links lead somewhere, and their tables name every option."""
 
 import argparse
+import importlib
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import fields
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -12,29 +12,7 @@ import pytest
 import transformers
 from tables import check_rows
 
-from dcpcse.cli.commands.adapt import adapt_parser
-from dcpcse.cli.commands.compare import compare_parser
-from dcpcse.cli.commands.demo import demo_parser
-from dcpcse.cli.commands.doctor import doctor_parser
-from dcpcse.cli.commands.encode import encode_parser
-from dcpcse.cli.commands.export import export_parser
-from dcpcse.cli.commands.hub import card_parser, pull_parser, push_parser
-from dcpcse.cli.commands.import_ import import_parser
-from dcpcse.cli.commands.info import info_parser
-from dcpcse.cli.commands.mine import mine_parser
-from dcpcse.cli.commands.plot import PLOTS, plot_parser
-from dcpcse.cli.commands.predict import predict_parser
-from dcpcse.cli.commands.pretrain import corrupt_parser, pretrain_parser
-from dcpcse.cli.commands.quickstart import quickstart_parser
-from dcpcse.cli.commands.report import report_parser
-from dcpcse.cli.commands.reproduce import reproduce_parser
-from dcpcse.cli.commands.runs import runs_parser
-from dcpcse.cli.commands.search import search_parser as lookup_parser
-from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_parser as hyperparameter_parser
-from dcpcse.cli.commands.search_templates import search_templates_parser
-from dcpcse.cli.commands.serve import serve_parser
-from dcpcse.cli.commands.similarity import similarity_parser
-from dcpcse.cli.commands.verify import verify_parser
+from dcpcse.cli.commands.plot import PLOTS
 from dcpcse.cli.legacy_options import TRAINING_NAMES
 from dcpcse.cli.main import COMMANDS, FORMER
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
@@ -118,56 +96,41 @@ def test_pages_name_the_present_commands_only():
     assert not [(name, match[0]) for name, page in pages.items() for match in pattern.finditer(page)]
 
 
-COMMANDS_OF_PAGES: dict[str, tuple[str | None, Callable[[], argparse.ArgumentParser]]] = {
-    "adapt": ("adapt", adapt_parser),
-    "compare": ("compare", compare_parser),
-    "doctor": ("doctor", doctor_parser),
-    "encode": ("encoding", encode_parser),
-    "export": ("formats", export_parser),
-    "hub card": ("formats", card_parser),
-    "hub pull": ("formats", pull_parser),
-    "hub push": ("formats", push_parser),
-    "import": ("formats", import_parser),
-    "info": ("formats", info_parser),
-    "mine": ("mine", mine_parser),
-    "plot predictions": (None, predict_parser),
-    "plot report": ("training", report_parser),
-    "plot runs": ("training", runs_parser),
-    "pretrain corrupt": (None, corrupt_parser),
-    "quickstart": ("quickstart", quickstart_parser),
-    "reproduce": ("reproduction", reproduce_parser),
-    "reproduce search": (None, hyperparameter_parser),
-    "reproduce templates": (None, search_templates_parser),
-    "reproduce verify": ("reproduction", verify_parser),
-    "search": ("search", lookup_parser),
-    "search similarity": ("search", similarity_parser),
-    "serve": ("serve", serve_parser),
-    "serve demo": ("serve", demo_parser),
+PAGE_OF: dict[str, str | None] = {
+    **{name: name for name in ("adapt", "compare", "doctor", "mine", "quickstart", "search", "serve")},
+    **dict.fromkeys(("export", "hub card", "hub pull", "hub push", "import", "info"), "formats"),
+    **{"encode": "encoding", "plot report": "training", "plot runs": "training", "reproduce": "reproduction"},
+    **{"reproduce verify": "reproduction", "search similarity": "search", "serve demo": "serve"},
+    **dict.fromkeys(("plot predictions", "pretrain corrupt", "reproduce search", "reproduce templates")),
 }
-"""Command of `dcpcse` that is shown somewhere → the page of docs/ that names all its options, and its parser."""
+"""Command of `dcpcse` that is shown somewhere → the page of docs/ that names all its options."""
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    module = importlib.import_module(f"dcpcse.cli.commands.{COMMANDS[name].module}")
+    return getattr(module, f"{(COMMANDS[name].former or name).replace('-', '_')}_parser")()
 
 
 def test_every_shown_command_parses_and_its_page_names_every_option():
     def check(command):
-        page, parser = COMMANDS_OF_PAGES[command]
-        calls = calls_of(command)
+        page, parser, calls = PAGE_OF[command], parser_of(command), calls_of(command)
         assert calls
         for argv in calls:
             own, rest = [*takewhile("--".__ne__, argv)], [*dropwhile("--".__ne__, argv)]
-            args = parser().parse_args(own)
+            args = parser.parse_args(own)
             assert command != "reproduce" or args.list or find_rows(args.rows)
             if rest[1:] and command not in ("doctor", "reproduce"):
                 parse_training([*rest[1:], "--output_dir", "out"])
-        assert not page or not unnamed(parser(), PAGES[page])
+        assert not page or not unnamed(parser, PAGES[page])
 
-    check_rows(COMMANDS_OF_PAGES, check)
+    check_rows(PAGE_OF, check)
 
 
 def test_every_picture_has_a_command_that_parses_and_is_shown():
     calls = calls_of("plot")
     assert {argv[0] for argv in calls} == set(PLOTS)
     for argv in calls:
-        args, unknown = plot_parser().parse_known_args(argv)
+        args, unknown = parser_of("plot").parse_known_args(argv)
         assert args.kind == argv[0] and not unknown
     shown = re.findall(r"\]\(([\w-]+\.png)\)", PAGES["training"])
     assert {Path(path).stem for path in shown} == set(PLOTS)
@@ -207,7 +170,7 @@ over_training projection count lines cell study task split matrix no_bins precis
 
 def test_no_option_is_named_that_does_not_exist():
     kinds = (ModelArguments, *option_parts(), DataArguments, TrainingArguments)
-    parsers = [evaluation_parser(), pretrain_parser(), *(parser() for _, parser in COMMANDS_OF_PAGES.values())]
+    parsers = [evaluation_parser(), *map(parser_of, ("pretrain", *PAGE_OF))]
     words = {name[2:] for parser in parsers for action in parser._actions for name in action.option_strings}
     words |= {field.name for kind in kinds for field in fields(kind)}
     words |= set(re.findall(r"^    (\w+): \w+ \| None = option", "\n".join(OWN_FILES.values()), re.MULTILINE))

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import importlib.util
-import itertools
 import json
 import os
 import re
@@ -31,30 +30,29 @@ SAMPLE = ROOT / "data/sample"
 def bash(script: Path | str, *argv: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
     whole = {**os.environ, "PYTHONPATH": path, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **environment}
-    words = ["bash", str(script), *argv]
+    whole["CUDA_VISIBLE_DEVICES"] = ""
     return subprocess.run(
-        words, cwd=cwd, env={**whole, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=400
+        ["bash", str(script), *argv], cwd=cwd, env=whole, capture_output=True, text=True, timeout=400
     )
+
+
+TORCHRUN = "-m torch.distributed.run --standalone --nproc_per_node 3"
 
 
 @pytest.mark.parametrize(
     ("script", "launcher", "rate", "kind", "data"),
     [
         ("run_unsup_example.sh", "", 3e-2, "bert", "sentences.txt"),
-        (
-            *("run_sup_example.sh", "-m torch.distributed.run --standalone --nproc_per_node 3", 5e-3),
-            *("roberta", "triplets.csv"),
-        ),
+        ("run_sup_example.sh", TORCHRUN, 5e-3, "roberta", "triplets.csv"),
     ],
 )
 def test_an_example_script_trains_with_the_public_setting(script, launcher, rate, kind, data, sample, tiny, tmp_path):
     """A program in place of Python prints the words that it is called with, which are run here, in one process."""
-    python = tmp_path / "python"
+    python, folder = tmp_path / "python", tmp_path / "out"
     python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
     python.chmod(0o755)
-    folder = tmp_path / "out"
     argv = ["--model_name_or_path", tiny(kind), "--train_file", f"{sample}/{data}", "--output_dir", str(folder)]
-    argv += ["--use_cpu", "--max_steps", "4", "--eval_steps", "2", "--per_device_train_batch_size", "8"]
+    argv += ["--use_cpu", "--max_steps", "2", "--eval_steps", "2", "--per_device_train_batch_size", "8"]
     argv += ["--cache_dir", str(tmp_path), "--eval_data_dir", sample, "--custom_eval_data"]
     argv += ["--eval_tasks", "STSBenchmark"]
     called = bash(script, *argv, PYTHON=str(python), NUM_GPU="3").stdout.splitlines()
@@ -69,35 +67,26 @@ def test_an_example_script_trains_with_the_public_setting(script, launcher, rate
 
 
 def test_no_script_has_a_syntax_error():
-    scripts = [path for path in ROOT.glob("**/*.sh") if ".venv" not in path.parts]
-    check = ["bash", "-n"]
-    assert [
-        path for path in scripts if subprocess.run([*check, path], capture_output=True, check=False).returncode
-    ] == []
+    for path in (path for path in ROOT.glob("**/*.sh") if ".venv" not in path.parts):
+        subprocess.run(["bash", "-n", path], capture_output=True, check=True)
 
 
 # The sample
 
 
-def test_the_sample_has_what_it_says():
+def test_the_sample_has_what_it_says_and_can_be_trained_on(tmp_path):
     sentences = (SAMPLE / "sentences.txt").read_text(encoding="utf-8").splitlines()
     assert len(sentences) == len(set(sentences)) >= 2000
     openings = Counter(" ".join(sentence.lower().split()[:3]) for sentence in sentences)
     assert max(openings.values()) <= 0.01 * len(sentences)
-    sizes = {}
-    for split in ("dev", "test"):
+    for split, size in {"dev": 200, "test": 600}.items():
         (pairs,) = senteval.load_pairs("STSBenchmark", SAMPLE, split, official=False)
-        sizes[split] = len(pairs)
+        assert len(pairs) == size
         assert np.histogram(pairs.gold, bins=[0, 1, 2, 3, 4, 5.01])[0].min() >= 0.1 * len(pairs)
         assert not set(sentences) & {*pairs.first, *pairs.second}, "training text in the test"
-    assert sizes == {"dev": 200, "test": 600}
-
-
-def test_the_triplets_can_be_trained_on(tmp_path):
     data = load_training_file(SAMPLE / "triplets.csv", tmp_path)
     assert data.dataset.column_names == ["anchor", "positive", "negative"]
-    assert len(data.dataset) >= 500
-    assert data.dropped == 0
+    assert len(data.dataset) >= 500 and data.dropped == 0
 
 
 # Downloads
@@ -118,21 +107,16 @@ def downloads(tmp_path):
     return lambda script: bash(tmp_path / script, cwd=tmp_path, MIRROR=f"file://{tmp_path}/mirror")
 
 
-def test_a_download_that_was_cut_off_goes_on(downloads, tmp_path):
+def test_a_download_of_the_wanted_number_of_lines_takes_the_name(downloads, tmp_path):
     whole = "".join(f"sentence {i}\n" for i in range(1_000_000))
     (tmp_path / "mirror/wiki1m_for_simcse.txt").write_text(whole)
-    (tmp_path / "data/wiki1m_for_simcse.txt.part").write_text(whole[:1000])
     done = downloads("data/download_wiki.sh")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "sha256" in done.stdout, done.stderr
     assert (tmp_path / "data/wiki1m_for_simcse.txt").read_text() == whole
-    assert "sha256" in done.stdout
-    assert not (tmp_path / "data/wiki1m_for_simcse.txt.part").exists()
     assert "already" in downloads("data/download_wiki.sh").stdout
 
 
-def test_a_download_that_is_not_whole_or_out_of_reach_does_not_take_the_name(downloads, tmp_path):
-    done = downloads("data/download_nli.sh")
-    assert done.returncode == 1 and "error: could not download" in done.stderr
+def test_a_download_that_is_not_whole_does_not_take_the_name(downloads, tmp_path):
     for script, file, content, count in (
         ("data/download_wiki.sh", "wiki1m_for_simcse.txt", "one\ntwo\n", "2 lines, but 1000000"),
         ("data/download_nli.sh", "nli_for_simcse.csv", 'sent0,sent1,hard_neg\n"a\nb",c,d\n', "1 rows, but 275601"),
@@ -143,21 +127,19 @@ def test_a_download_that_is_not_whole_or_out_of_reach_does_not_take_the_name(dow
         assert done.stderr.splitlines()[-1].startswith("error: ") and count in done.stderr
 
 
-@pytest.mark.parametrize("spoil", [None, "SICK/SICK_trial.txt"])
-def test_the_evaluation_data_take_their_place_only_when_every_count_is_right(spoil, real_data, downloads, tmp_path):
+def test_the_evaluation_data_take_their_place_only_when_every_count_is_right(real_data, downloads, tmp_path):
     source = Path(shutil.copytree(f"{real_data}/downstream", tmp_path / "source"))
-    if spoil:
-        (source / spoil).write_text("pair_ID\tsentence_A\n")
-    with tarfile.open(tmp_path / "mirror/senteval.tar", "w") as packed:
-        packed.add(source, arcname=".")
-    done = downloads("SentEval/data/downstream/download_dataset.sh")
-    place = tmp_path / "SentEval/data/downstream"
-    assert (done.returncode == 0) == (spoil is None), done.stderr
-    assert (place / "STS").is_dir() == (spoil is None)
-    if spoil:
-        assert f"{spoil} contains 1 lines, but 501 are expected; delete senteval.tar and run this again" in done.stderr
-    else:
-        assert "already" in downloads("SentEval/data/downstream/download_dataset.sh").stdout
+    place, right = tmp_path / "SentEval/data/downstream", (source / "SICK/SICK_trial.txt").read_bytes()
+    for content in (b"pair_ID\tsentence_A\n", right):
+        (source / "SICK/SICK_trial.txt").write_bytes(content)
+        with tarfile.open(tmp_path / "mirror/senteval.tar", "w") as packed:
+            packed.add(source, arcname=".")
+        done = downloads("SentEval/data/downstream/download_dataset.sh")
+        is_right = content == right
+        assert (done.returncode == 0) == (place / "STS").is_dir() == is_right, done.stderr
+        assert is_right or "SICK_trial.txt contains 1 lines, but 501 are expected; delete senteval.tar" in done.stderr
+        (place / "senteval.tar").unlink(missing_ok=True)
+    assert "already" in downloads("SentEval/data/downstream/download_dataset.sh").stdout
 
 
 def test_clustering_sets_are_cleaned_and_take_their_place_only_if_they_are_the_wanted_ones(downloads, tmp_path):
@@ -181,9 +163,8 @@ def test_clustering_sets_are_cleaned_and_take_their_place_only_if_they_are_the_w
     (script.parent / "tweet-original-order.txt.part").unlink()
     (tmp_path / "mirror/tweet-original-order.txt").write_bytes(content)
     assert downloads(script).returncode == 0
-    assert sorted(path.name for path in script.parent.iterdir()) == sorted(
-        [script.name, *(task.file for task in senteval.TASKS.values() if task.family == "clustering")]
-    )
+    files = [task.file for task in senteval.TASKS.values() if task.family == "clustering"]
+    assert sorted(path.name for path in script.parent.iterdir()) == sorted([script.name, *files])
 
 
 # Training files from published files
@@ -221,38 +202,27 @@ def test_labels_of_nli_and_scores_of_stsb_become_training_files(tmp_path):
         {"anchor": "One.", "positive": "Two.", "score": 0.25},
     ]
     assert data.roles.scores == (0.25, 5.0)
-    for content in ("", "a\tb\n", "a\tb\tc\t1\t5.0\tone\t\n"):
-        scores.write_text(content, encoding="utf-8")
-        assert program("labelled.py", scores, tmp_path / "other.csv")[0] == 2
-        assert not (tmp_path / "other.csv").exists()
+    scores.write_text("a\tb\tc\t1\t5.0\tone\t\n", encoding="utf-8")
+    assert program("labelled.py", scores, tmp_path / "other.csv")[0] == 2 and not (tmp_path / "other.csv").exists()
 
 
-@pytest.fixture
-def sts_folder(tmp_path, sts_data):
-    """The tiny STS-B and SICK, and a file of two pairs for each year, one of them without a score."""
-    folder = shutil.copytree(sts_data, tmp_path / "data")
+def test_the_texts_of_the_sts_sets_are_all_their_sentences(sts_data, tmp_path):
+    """Of the tiny STS-B and SICK, and a file of two pairs for each year, one of them without a score."""
+    folder, output = shutil.copytree(sts_data, tmp_path / "data"), tmp_path / "texts.txt"
     for year in range(12, 17):
         of_year = folder / f"downstream/STS/STS{year}-en-test"
         of_year.mkdir()
         (of_year / "STS.gs.news.txt").write_text("3.0\n\n", encoding="utf-8")
         (of_year / "STS.input.news.txt").write_text(f'A "{year}".\tTwo.\nThree.\tA "{year}".\n', encoding="utf-8")
-    return folder
-
-
-def test_the_texts_of_the_sts_sets_are_all_their_sentences(sts_folder, tmp_path):
-    code, out = program("sts_texts.py", sts_folder, tmp_path / "texts.txt")
-    texts = (tmp_path / "texts.txt").read_text(encoding="utf-8").splitlines()
+    code, out = program("sts_texts.py", folder, output)
+    texts = output.read_text(encoding="utf-8").splitlines()
     years = [text for year in range(12, 17) for text in (f'A "{year}".', "Two.", "Three.", f'A "{year}".')]
-    pairs = (sts_folder / "downstream/STS/STSBenchmark/sts-dev.csv").read_text(encoding="utf-8").splitlines()
+    pairs = (folder / "downstream/STS/STSBenchmark/sts-dev.csv").read_text(encoding="utf-8").splitlines()
     assert texts == [*years, *[text for pair in pairs for text in pair.split("\t")[5:7]] * 6]
     assert code == 0 and f"{len(texts)} sentences" in out
-    assert load_training_file(tmp_path / "texts.txt", tmp_path / "cache").dataset["anchor"] == texts
-    (tmp_path / "texts.txt").unlink()
-    (sts_folder / "downstream/STS/STS13-en-test/STS.input.news.txt").write_text("One.\t\n")
-    assert program("sts_texts.py", sts_folder, tmp_path / "texts.txt")[0] == 2
-    shutil.rmtree(sts_folder / "downstream/STS/STS14-en-test")
-    assert program("sts_texts.py", sts_folder, tmp_path / "texts.txt")[0] == 2
-    assert not list(tmp_path.glob("texts*"))
+    output.unlink()
+    (folder / "downstream/STS/STS13-en-test/STS.input.news.txt").write_text("One.\t\n")
+    assert program("sts_texts.py", folder, output)[0] == 2 and not list(tmp_path.glob("texts*"))
 
 
 def test_the_real_sets_give_the_published_number_of_texts(real_data, tmp_path):
@@ -290,21 +260,6 @@ def test_the_measurements_on_a_gpu_run_at_toy_size_on_a_cpu(gpu, tiny, tmp_path)
     assert [*map(set, trainings.values())] == [{"ms"}, {"failed"}]
 
 
-def test_every_set_of_parts_has_tables_whatever_became_of_them(gpu):
-    measured = {"packed": {"ms": 1234.5, "peak MB": 12345}, "SimCSE": {"ms": 2}}
-    failed, late = {"SimCSE": {"failed": "Error: a | b", "output": "long"}}, {"a row": {"not run": "no time left"}}
-    states = [{}, measured, failed, late, measured | failed, {**measured, **late}]
-    for shift, count in itertools.product(range(len(states)), range(len(gpu.PARTS) + 1)):
-        parts = {part: states[(i + shift) % len(states)] for i, part in enumerate([*gpu.PARTS][:count])}
-        sections = gpu.tables({"environment": {"device": "CPU"}, "parts": parts}).split("\n## ")[1:]
-        assert [section.split("\n")[0] for section in sections] == [part.capitalize() for part in parts]
-        for section, rows in zip(sections, parts.values(), strict=True):
-            table = [line for line in section.split("\n") if line.startswith("|")]
-            assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == list(rows)
-            assert len({line.count("|") for line in table}) == 1
-            assert ("packed" in section) == ("1,234.5 | 12,345" in section)
-
-
 def test_a_measurement_that_fails_or_takes_too_long_is_a_row_and_ends_with_all_its_processes(gpu):
     def run(program: str, seconds: float) -> dict:
         command = [sys.executable, "-c", program, "{file}"]
@@ -315,20 +270,6 @@ def test_a_measurement_that_fails_or_takes_too_long_is_a_row_and_ends_with_all_i
     assert run("print('begun'); raise ValueError('why')", 60)["a row"]["failed"] == "ValueError: why"
     start = time.monotonic()
     slow = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '100'])"  # keeps the output open
-    assert run(slow, 3)["a row"] == {"failed": "stopped after 3 s; begun", "output": "begun\n"}
+    assert run(slow, 2)["a row"] == {"failed": "stopped after 2 s; begun", "output": "begun\n"}
     assert time.monotonic() - start < 60
     assert run("", 0.5) == {"a row": {"not run": "no time left"}}
-
-
-def test_the_packages_that_an_image_lacks_are_listed_with_what_they_require(tmp_path):
-    def listed(*options: str) -> set[str]:
-        command = [sys.executable, ROOT / "benchmarks/gpu_packages.py", *options]
-        lines = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
-        return {line.split("==")[0] for line in lines}
-
-    image = (ROOT / "benchmarks/gpu_image.txt").read_text(encoding="utf-8").split()
-    assert {"datasets", "dill", "multiprocess", "prettytable", "wcwidth"} <= listed()
-    assert not listed() & set(image)
-    chain = {"pandas", "python-dateutil"}  # datasets requires the first, and the first requires the second
-    (tmp_path / "image.txt").write_text("\n".join({*image} - chain))
-    assert chain <= listed("--image", str(tmp_path / "image.txt"))

@@ -53,19 +53,11 @@ def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_traini
     assert not wrong.imported & {*OF_THE_WORK, "dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
 
 
-REFUSED = {
-    "did you mean --pooler?": ["--poler", "cls"],
-    "--mode exam: unknown; choose from: test": ["--mode", "exam"],
-    "--shots has no effect without a fewshot task": ["--shots", "8"],
-    "has 0 slots": ["--template", "no slot"],
-}
-
-
 def test_evaluation_reads_its_options_without_torch():
-    calls = [["evaluation.py", "--model_name_or_path", "x", *words] for words in REFUSED.values()]
-    shown, *refused = call(["evaluation.py", "--help"], *calls)
+    words = ["evaluation.py", "--model_name_or_path", "x"]
+    shown, *refused = call(["evaluation.py", "--help"], [*words, "--poler", "cls"], [*words, "--template", "no slot"])
     assert shown.code == 0 and "STSBenchmark-geometry" in shown.out
-    assert all(wrong.code == 2 and message in wrong.err for message, wrong in zip(REFUSED, refused, strict=True))
+    assert [wrong.code for wrong in refused] == [2, 2] and "did you mean --pooler?" in refused[0].err
     assert "dcpcse.evaluation.arguments" in refused[-1].imported
     assert not refused[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
