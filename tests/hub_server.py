@@ -41,7 +41,6 @@ class HubServer:
         self.messages: list[str] = []
         self.card_error: str | None = None
         self.failing = False
-        self.unreachable = False
 
     def put(self, repo_id: str, folder: Path, *, revision: str = "main", **more: bytes) -> str:
         """Commit all files of a folder, and more, to a branch; returns the hash of the commit."""
@@ -61,8 +60,6 @@ class HubServer:
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         asked = f"{request.method} {request.url.path}"
         self.asked.append(asked)
-        if self.unreachable:
-            raise httpx2.ConnectError("the network is down", request=request)
         if self.failing:
             return httpx2.Response(503)
         for pattern, respond in _ROUTES.items():

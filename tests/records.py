@@ -67,6 +67,15 @@ def all_of(*reads: Callable[[Path], Any]) -> Callable[[Path], None]:
     return read
 
 
+def check(check: Callable[[Path, CheckSettings], Any]) -> Callable[[Path], list]:
+    return lambda folder: list(check(folder, CheckSettings()))
+
+
+def write(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
 TASKS = {
     "STS12": {"family": "sts", "task": "STS12", "split": "test", "sets": {"all": {"pearson": {"all": 0.5}}}},
     "MR": {"family": "fewshot", "task": "MR-fewshot", "draws": [60.0, 61.5], "shots": 16},
@@ -106,27 +115,21 @@ def make_records(root: Path) -> dict[str, Record]:
 
     def add(name: str, file: str, content: Any, read: Callable[[Path], Any], folder: Path | None = None) -> None:
         folder = folder or root / name.replace(" ", "-")
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, list) and file.endswith(".jsonl"):
-            path.write_text("".join(json.dumps(line) + "\n" for line in content), encoding="utf-8")
-        elif content is not None:
-            path.write_text(json.dumps(content), encoding="utf-8")
+        if content is not None:
+            write(folder / file, content)
         found[name] = Record(folder, file, read)
 
-    options = json.dumps({"max_steps": 4, "num_train_epochs": 3.0, "seed": 7, "metric_for_best_model": "loss"})
+    run = make_run(root / "run")
+    options = {"max_steps": 4, "num_train_epochs": 3.0, "seed": 7, "metric_for_best_model": "loss"}
+    for file, content in (("run.yaml", options), ("trainer_state.json", STATE), ("scores.json", SCORES)):
+        write(run / file, content)
+    write(run / "gain.json", GAINS)
+    shutil.copytree(run, root / "other")
+    compare = ["--compare", str(run), str(root / "other"), "--json", str(root / "c.json"), "--overwrite"]
+    reads = (describe, lambda _: find_command("plot runs")(compare), check(model_folder.check_run))
     for name, file in RUN_FILES.items():
-        folder = make_run(root / name.replace(" ", "-"))
-        (folder / "run.yaml").write_text(options, encoding="utf-8")
-        (folder / "trainer_state.json").write_text(json.dumps(STATE), encoding="utf-8")
-        (folder / "scores.json").write_text(json.dumps(SCORES), encoding="utf-8")
-        (folder / "gain.json").write_text(json.dumps(GAINS), encoding="utf-8")
-        shutil.copytree(folder, other := root / f"other-of-{folder.name}")
-        compare = ["--compare", str(folder), str(other), "--json", str(root / "c.json"), "--overwrite"]
-        runs = lambda _, words=compare: find_command("plot runs")(words)  # noqa: E731
         more = {"environment": [rewrite_environment], "metrics": [read_curves]}.get(name, [])
-        check_run = lambda folder: list(model_folder.check_run(folder, CheckSettings()))  # noqa: E731
-        found[name] = Record(folder, file, all_of(describe, runs, check_run, *more), sample=20)
+        found[name] = Record(run, file, all_of(*reads, *more), sample=20)
     plots = (
         lambda path: scores.gather_fewshot(SimpleNamespace(scores=[str(path)])),
         lambda path: scores.gather_frequent(SimpleNamespace(scores=[str(path)])),
@@ -152,12 +155,11 @@ def make_records(root: Path) -> dict[str, Record]:
     add("unit", "unit.json", {"made_of": {"command": {"train": ["--x", "1"]}}, "name": "u"}, of_unit(is_finished))
     similar = {"sentences": ["a", "b"], "score": 0.5}
     row.similarity = ("a", "b")
-    lines = {"cosines": similar, "tokens": PREDICTED}
-    for name, other in {"cosines": "tokens", "tokens": "cosines"}.items():
+    for name, line in (lines := {"cosines": similar, "tokens": PREDICTED}).items():
         read = of_unit(lambda unit: results.collect_result(unit.row, [unit], True))
-        add(name, f"{name}.jsonl", [lines[name]], read)
-        (root / name / "scores.json").write_text(json.dumps(SCORES), encoding="utf-8")
-        (root / name / f"{other}.jsonl").write_text(json.dumps(lines[other]) + "\n", encoding="utf-8")
+        add(name, f"{name}.jsonl", line, read)
+        for file, content in (("scores.json", SCORES), *((f"{other}.jsonl", lines[other]) for other in lines)):
+            write(root / name / file, content)
     verified = {"row": "r", "checkpoint": {"weights_sha256": {"a": SHA}}}
     weights = SimpleNamespace(weights={"a": SHA})
     add("verification", "verification.json", verified, lambda path: require_report_room(path, weights, row, False))
@@ -216,17 +218,16 @@ def make_records(root: Path) -> dict[str, Record]:
     add("onnx", "encoder.json", settings, read_settings)
     for name in ("model.onnx", "tokenizer.json"):
         (root / "onnx" / name).touch()
-    check = lambda check: lambda folder: list(check(folder, CheckSettings()))  # noqa: E731
     examine = (describe, check(model_folder.check_adapter), read_checkpoint)
     add("adapter", "adapter_config.json", ADAPTER, all_of(*examine))
     examine = (describe, check(model_folder.check_encoder), read_checkpoint, find_weights)
     add("encoder config", "config.json", CONFIG, all_of(*examine))
     add("weight index", "model.safetensors.index.json", {"weight_map": {"a": "b.safetensors"}}, all_of(*examine))
-    (root / "weight-index/config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    write(root / "weight-index/config.json", CONFIG)
     pooled = root / "pooling"
     add("pooling", "1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode": None}, describe, pooled)
-    (pooled / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    (pooled / "modules.json").write_text("[]")
+    write(pooled / "config.json", CONFIG)
+    write(pooled / "modules.json", [])
     held_out = root / "held_out.txt"
     held_out.write_text("Another text.\n", encoding="utf-8")
     how = PretrainingArguments(output_dir=str(root / "pretraining"), resume=True, validation_file=str(held_out))
@@ -254,14 +255,8 @@ GAINS = [
     {"data": "b.tsv", "sha256": SHA, "metric": "accuracy", "representation": "pooler avg", "untouched": 50.0}
     | {"outcomes": [1, 0], "trained": None, "interval": None},
 ]
-RUN_FILES = {
-    "run options": "run.yaml",
-    "metrics": "metrics.jsonl",
-    "environment": "environment.json",
-    "trainer state": "trainer_state.json",
-    "scores of a run": "scores.json",
-    "gains of a run": "gain.json",
-}
+RUN_FILES = {"run options": "run.yaml", "metrics": "metrics.jsonl", "environment": "environment.json"}
+RUN_FILES |= {"trainer state": "trainer_state.json", "scores of a run": "scores.json", "gains of a run": "gain.json"}
 CELLS = np.array([0, 1, 0, 1], dtype=np.int32)
 
 

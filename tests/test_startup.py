@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 OF_THE_WORK = {"scipy.stats", "sklearn", "datasets", "pyarrow", "pandas", "transformers.trainer"}
@@ -37,31 +39,6 @@ class Said(NamedTuple):
     imported: set[str]
 
 
-def call(*calls: Sequence[str]) -> list[Said]:
-    """Run scripts one after another in one fresh process."""
-    command = [sys.executable, "-c", PROGRAM, json.dumps(calls)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [Said(*said, set(modules)) for *said, modules in json.loads(done.stdout)]
-
-
-def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_training_arguments():
-    words = ["train.py", "--model_name_or_path", "x", "--temp", "-1"]
-    shown, wrong = call(["train.py", "--help"], words)
-    assert shown.code == 0 and "--pre_seq_len" in shown.out
-    assert wrong.code == 2 and "error: --temp -1: must be above 0" in wrong.err
-    assert wrong.imported >= {"dcpcse.training.arguments", *OF_TRAINING_ARGUMENTS}
-    assert not wrong.imported & {*OF_THE_WORK, "dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
-
-
-def test_evaluation_reads_its_options_without_torch():
-    words = ["evaluation.py", "--model_name_or_path", "x"]
-    shown, *refused = call(["evaluation.py", "--help"], [*words, "--poler", "cls"], [*words, "--template", "no slot"])
-    assert shown.code == 0 and "STSBenchmark-geometry" in shown.out
-    assert [wrong.code for wrong in refused] == [2, 2] and "did you mean --pooler?" in refused[0].err
-    assert "dcpcse.evaluation.arguments" in refused[-1].imported
-    assert not refused[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
-
-
 COMMANDS = """
 import sys
 from dcpcse.cli.main import main
@@ -75,16 +52,32 @@ export.export_parser()
 """
 
 
-def test_other_commands_import_nothing_of_their_work_and_few_words_not_even_torch(tiny, tmp_path):
-    """The list of commands, the list and the comparison of runs, a description of a folder, and a wrong import."""
-    script = tmp_path / "commands.py"
+@pytest.fixture(scope="module")
+def calls(tiny, tmp_path_factory) -> dict[str, list[Said]]:
+    """What is said by scripts that run one after another in one fresh process, those with fewer imports first."""
+    folder = tmp_path_factory.mktemp("startup")
+    script = folder / "commands.py"
     script.write_text(COMMANDS, encoding="utf-8")
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.yaml").write_text("seed: 1\n", encoding="utf-8")
-    runs = ([str(tmp_path)], ["--compare", str(tmp_path / "a"), str(tmp_path / "b")])
-    lines = [["--help"], *(["plot", "runs", *words] for words in runs), ["info", tiny("bert")], ["import", "x"]]
-    shown, *done, last = call(*([str(script), *words] for words in lines), [str(script)])
+        (folder / name).mkdir()
+        (folder / name / "run.yaml").write_text("seed: 1\n", encoding="utf-8")
+    runs = ([str(folder)], ["--compare", str(folder / "a"), str(folder / "b")])
+    lines = [["--help"], *(["plot", "runs", *words] for words in runs), ["info", tiny("bert")], ["import", "x"], []]
+    model = ["evaluation.py", "--model_name_or_path", "x"]
+    scripts = {
+        "commands": [[str(script), *words] for words in lines],
+        "evaluation": [["evaluation.py", "--help"], [*model, "--poler", "cls"], [*model, "--template", "no slot"]],
+        "train": [["train.py", "--help"], ["train.py", *model[1:], "--temp", "-1"]],
+    }
+    command = [sys.executable, "-c", PROGRAM, json.dumps([*chain(*scripts.values())])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    said = iter([Said(*said, set(modules)) for *said, modules in json.loads(done.stdout)])
+    return {name: [*islice(said, len(words))] for name, words in scripts.items()}
+
+
+def test_commands_import_nothing_of_their_work_and_few_words_not_even_torch(calls):
+    """The list of commands, the list and the comparison of runs, a description of a folder, and a wrong import."""
+    shown, *done, last = calls["commands"]
     assert shown.code == 0 and "quickstart" in shown.out and "dcpcse.cli.main" in shown.imported
     light = {"torch", "numpy", "transformers", "huggingface_hub", "dcpcse.utils.command_parser"}
     assert not shown.imported & light
@@ -94,6 +87,22 @@ def test_other_commands_import_nothing_of_their_work_and_few_words_not_even_torc
     assert last.code == 0 and {"dcpcse.cli.commands.adapt", "dcpcse.analysis.plots.cosines"} <= last.imported
     heavy = {"matplotlib", "gradio", "starlette", "uvicorn"}
     assert not last.imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | heavy)
+
+
+def test_evaluation_reads_its_options_without_torch(calls):
+    shown, *refused = calls["evaluation"]
+    assert shown.code == 0 and "STSBenchmark-geometry" in shown.out
+    assert [wrong.code for wrong in refused] == [2, 2] and "did you mean --pooler?" in refused[0].err
+    assert "dcpcse.evaluation.arguments" in refused[-1].imported
+    assert not refused[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
+
+
+def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_training_arguments(calls):
+    shown, wrong = calls["train"]
+    assert shown.code == 0 and "--pre_seq_len" in shown.out
+    assert wrong.code == 2 and "error: --temp -1: must be above 0" in wrong.err
+    assert wrong.imported >= {"dcpcse.training.arguments", *OF_TRAINING_ARGUMENTS}
+    assert not wrong.imported & {*OF_THE_WORK, "dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback():

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from unittest.mock import Mock
 
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -63,13 +64,10 @@ def test_only_the_first_process_writes(told, tmp_path):
 
 
 def test_the_environment_names_versions_hardware_and_commit(monkeypatch):
-    def no_git(*args, **kwargs):
-        raise FileNotFoundError("git")
-
-    found = system_info()
-    assert {"python", "torch", "transformers", "numpy"} <= set(found["versions"])
-    assert found["hardware"]["processor"] and found["hardware"]["threads"] >= 1
-    monkeypatch.setattr(module.subprocess, "run", no_git)
+    facts = system_info()
+    assert {"python", "torch", "transformers", "numpy"} <= set(facts["versions"])
+    assert facts["hardware"]["processor"] and facts["hardware"]["threads"] >= 1
+    monkeypatch.setattr(module.subprocess, "run", Mock(side_effect=FileNotFoundError("git")))
     monkeypatch.setattr(module, "git_commit", inspect.unwrap(module.git_commit))  # the tests ask git only once
     assert system_info()["commit"] is None
 
