@@ -1,8 +1,8 @@
 """Errors that a user can cause end in one line, and nothing raw reaches the terminal."""
 
-import ast
 import io
 import os
+import re
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -90,16 +90,10 @@ def test_all_output_is_escaped_and_fits_the_terminal(monkeypatch):
 
 
 def test_one_module_prints_and_one_opens_inputs():
-    faults = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            name = getattr(call.func, "id", None) or getattr(call.func, "attr", None)
-            printing = name == "print" and isinstance(call.func, ast.Name) and path.name != "console.py"
-            reading = name in ("read_text", "read_bytes") and isinstance(call.func, ast.Attribute)
-            if printing or reading:
-                faults.append(f"{path.relative_to(PACKAGE)}, line {call.lineno}: {name}()")
-    assert not faults, "\n".join(faults)
+    forbidden = re.compile(r"(?<![\w.])print\(|\.read_(?:text|bytes)\(")
+    paths = [path for path in PACKAGE.rglob("*.py") if path.name != "console.py"]
+    assert len(paths) > 200
+    assert not [path for path in paths if forbidden.search(path.read_text(encoding="utf-8"))]
 
 
 def test_torchrun_decides_how_long_its_processes_wait(monkeypatch):
