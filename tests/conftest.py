@@ -92,15 +92,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    FROZEN["modules"] = len(sys.modules)
+
+
+FROZEN = {"modules": 0}
+"""How many modules had been imported when the objects of that time were frozen."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Nor what the tests of a file have imported: torch.compile alone makes each collection 0.2 s longer."""
+    """Nor what tests have imported: torch.compile alone makes each collection 0.2 s longer."""
     yield
-    if nextitem is None or nextitem.path != item.path:
+    if len(sys.modules) > FROZEN["modules"] + 50:
         gc.collect()
         gc.freeze()
+        FROZEN["modules"] = len(sys.modules)
 
 
 @pytest.fixture(scope="session")
