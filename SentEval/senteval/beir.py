@@ -121,7 +121,7 @@ class BeirTask:
             above 0.
         split: The name of the split of the judgements.
         queries_left_out: See `BeirResult`.
-        contents: File, or the name of data that are not from a file → content.
+        contents: A dict from each file (or the name of data that are not from a file) to its content.
     """
 
     name: str
@@ -200,7 +200,7 @@ def top_documents(
     ignored: np.ndarray,
     device: str = "cpu",
 ) -> np.ndarray:
-    """Return the rows (Q, K) of the documents with the largest cosines, best first; K is the minimum of `DEPTH` and N.
+    """Return the rows (Q, K) of the documents with the largest cosines, best first; K is the minimum of 100 and N.
 
     Args:
         queries: The unit vectors (Q, H) of the queries, in float64.

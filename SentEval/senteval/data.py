@@ -116,7 +116,15 @@ def read_sick(name: str, path: Path) -> ScoredPairs:
 def read_table(
     name: str, path: Path, rows: list[Line], columns: TableColumns, scale: tuple[float, float]
 ) -> ScoredPairs:
-    """Return the pairs in the rows of a tab-separated table. Raises DataError if a score is not within `scale`."""
+    """Return the pairs in the rows of a tab-separated table. Raises DataError if a score is not within `scale`.
+
+    Args:
+        name: Name of the set.
+        path: The file that contains the table.
+        rows: The lines to read.
+        columns: The columns of sentences and score.
+        scale: The lowest and the highest allowed score.
+    """
     pairs = []
     for row in rows:
         cells = split_columns(row, 1 + max(columns))
@@ -134,7 +142,13 @@ def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
 
 
 def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
-    """Return the score of a pair as a number. Raises DataError unless the text is a number within `scale`."""
+    """Return the score of a pair as a number. Raises DataError unless the text is a number within `scale`.
+
+    Args:
+        line: The line of the score, for messages.
+        text: The score as text.
+        scale: The lowest and the highest allowed score.
+    """
     lowest, highest = scale
     if not is_number(text) or not lowest <= float(text) <= highest:
         bounds = "" if math.isinf(highest) else f" from {lowest:g} to {highest:g}"
@@ -145,7 +159,16 @@ def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
 def collect(
     name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, remedy: str = REMEDY, unit: str = ""
 ) -> ScoredPairs:
-    """Return pairs as ScoredPairs. Raises DataError if there are fewer than 2 pairs, or if all scores are equal."""
+    """Return pairs as ScoredPairs. Raises DataError if there are fewer than 2 pairs, or if all scores are equal.
+
+    Args:
+        name: Name of the set.
+        pairs: The pairs.
+        source: The file that contains the sentences.
+        gold_path: The file that contains the scores.
+        remedy: The advice in messages.
+        unit: See `ScoredPairs`.
+    """
     if len(pairs) < 2:
         raise DataError(f"{gold_path}: expected at least 2 scored pairs, found {len(pairs)}; {remedy}")
     numbers, first, second, scores = (list(column) for column in zip(*pairs, strict=True))

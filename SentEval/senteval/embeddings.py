@@ -29,7 +29,7 @@ class Inside(Protocol):
         ...
 
     def encode_without_frequent(self, sentences: list[str], count: int, counted: list[str]) -> np.ndarray:
-        """Return embeddings (n, H) of n sentences after the `count` most frequent tokens of `counted` are removed."""
+        """Return embeddings (n, H) of n sentences without the `count` most frequent tokens of the texts `counted`."""
         ...
 
 
@@ -74,7 +74,7 @@ def encode_all(
         source: The name of `encode` in messages.
 
     Raises:
-        DataError: If a vector contains anything else than finite real numbers, if vectors differ in dimension, or if
+        DataError: If a vector contains values other than finite real numbers, if vectors differ in dimension, or if
             all vectors are equal. For a faulty vector, the message names the sentence and the first line that contains
             it.
     """
@@ -95,7 +95,12 @@ def encode_all(
 
 
 def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, source: str = "encode") -> np.ndarray:
-    """Return a copy of vectors in float32 or float64. Raises DataError unless vectors are numbers (count, width)."""
+    """Return a copy of vectors in float32 or float64. Raises DataError unless vectors are numbers (count, width).
+
+    Args:
+        width: The dimension of the vectors. None: any dimension.
+        source: The name of the function that returned the vectors, for messages.
+    """
     if not isinstance(vectors, np.ndarray):
         found = f"a {type(vectors).__name__}"
     elif vectors.ndim != 2 or len(vectors) != count or not vectors.shape[1] or width not in (None, vectors.shape[1]):
@@ -132,7 +137,11 @@ def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def check_finite(vectors: np.ndarray, sentences: Sequence[str], lines: dict[str, Line]) -> None:
-    """Raise DataError for the first sentence whose vector, a row of (n, H), has NaN or infinite values."""
+    """Raise DataError for the first sentence whose vector, a row of (n, H), has NaN or infinite values.
+
+    Args:
+        lines: Sentence → the first line that contains it.
+    """
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         sentence = sentences[int(np.argmin(finite))]

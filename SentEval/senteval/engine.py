@@ -183,7 +183,10 @@ def similarities_by(
     first: np.ndarray,
     second: np.ndarray,
 ) -> np.ndarray:
-    """Return the similarities (N,) from the function of a script. Raises DataError unless all are finite."""
+    """Return the similarities (N,) of pairs of vectors (N, H) by the function of a script.
+
+    Raises DataError unless all similarities are finite.
+    """
     found = []
     for line, *vectors in zip(pairs.lines, first, second, strict=True):
         value = similarity(*vectors)

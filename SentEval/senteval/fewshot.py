@@ -1,9 +1,9 @@
 """Few-shot transfer: logistic regression on frozen embeddings of 16 labelled examples per class, drawn ten times.
 
-Source: ConPVP, section 5, after Zhang et al. (PairSupCon, 2021), who specify neither classifier nor test set. In
-this implementation the classifier is scikit-learn's logistic regression, with C chosen from
-`senteval.protocols.STRENGTHS` by cross-validation on the drawn examples. For tasks without a test set, all examples
-that were not drawn form the test set.
+Source: ConPVP, section 5, after Zhang et al. (PairSupCon, 2021), who specify neither classifier nor test set. In this
+implementation the classifier is scikit-learn's logistic regression, with C chosen from 0.25, 0.5, 1, 2, 4 and 8 by
+cross-validation on the drawn examples. For tasks without a test set, all examples that were not drawn form the test
+set.
 """
 
 from collections.abc import Iterator

@@ -39,10 +39,16 @@ def require_files(task: str, folder: Path, names: Sequence[str], advice: str = D
 
 
 def require_count(task: str, path: Path, found: int, official: int, unit: str) -> None:
-    """Raise DataError unless a file has the official number of texts or pairs."""
+    """Raise DataError unless a file has the official number of texts or pairs.
+
+    Args:
+        found: The number in the file.
+        official: The official number.
+        unit: A word for the counted items, such as "texts".
+    """
     if found != official:
         raise DataError(
-            f"{path}: {found} {unit} found, but {task} officially has {official}; "
+            f"{path}: expected {official} {unit}, the official number for {task}, found {found}; "
             "download the SentEval data again, or for your own files give official=False",
             "official=False",
         )

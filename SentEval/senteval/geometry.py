@@ -224,7 +224,7 @@ def cosine_bins(cosines: np.ndarray, gold: np.ndarray) -> tuple[CosineBin, ...]:
 
 
 def read_sample(path: Path, size: int, seed: int) -> list[Line]:
-    """Return `size` random distinct lines of a file that are not empty, or all if there are fewer.
+    """Return `size` random lines of a file, without empty and repeated lines; all lines if there are fewer.
 
     Raises DataError if there are fewer than 2 distinct lines.
     """

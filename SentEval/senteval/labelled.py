@@ -153,14 +153,14 @@ def read_clusters(path: Path) -> LabelledTexts:
     def parse(line: Line) -> Row:
         label, text = split_columns(line, 2, more_allowed=False)
         if not label.strip():
-            raise line.error("an empty label found")
+            raise line.error("found an empty label")
         return line, require_texts(line, text), classes.setdefault(label.strip(), len(classes))
 
     labelled = collect(map(parse, require_lines(path)))
     if len(classes) < 2 or len(classes) == len(labelled):
         raise DataError(
-            f"{path}: {len(labelled)} texts with {len(classes)} different labels found; at least 2 labels and fewer "
-            f"labels than texts are needed; {REMEDY}"
+            f"{path}: expected at least 2 labels and fewer labels than texts, found {len(classes)} labels for "
+            f"{len(labelled)} texts; {REMEDY}"
         )
     return labelled
 
@@ -191,7 +191,7 @@ def require_texts(line: Line, *texts: str) -> tuple[str, ...]:
     """Return the texts with runs of white space replaced by one space. Raises DataError if a text is empty."""
     cleaned = tuple(map(single_blanks, texts))
     if not all(cleaned):
-        raise line.error("an empty text found")
+        raise line.error("found an empty text")
     return cleaned
 
 

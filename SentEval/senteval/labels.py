@@ -59,9 +59,9 @@ class LabelsResult:
 
 @dataclass(frozen=True)
 class LabelsRetrievalResult:
-    """The mean average precision of the texts of a query's class.
+    """The mean average precision of a retrieval of texts by texts of the same class.
 
-    Each text whose class has another text is a query.
+    Each text whose class has another text is a query, and the other texts of its class are relevant.
 
     Args:
         map: Mean over the queries, × 100.
@@ -137,7 +137,7 @@ class LabelsTask:
             if labels.ndim == 2:
                 raise DataError(f"{self.source}: map needs one class for each text; use the metric accuracy")
             if counts.max() < 2:
-                raise DataError(f"{self.source}: every text has a class of its own; give texts that share classes")
+                raise DataError(f"{self.source}: every text has a different class; give texts that share classes")
         elif counts[rarest] < FOLDS:
             first = self.examples.lines[int(np.argmax(labels[:, rarest] if labels.ndim == 2 else labels == rarest))]
             found = "1 text" if counts[rarest] == 1 else f"{counts[rarest]} texts"

@@ -59,7 +59,7 @@ Located = tuple[str, Line]
 
 
 class Content(NamedTuple):
-    """Identifies the content of a file: its digest, and its size in bytes."""
+    """The digest and the size in bytes of the content of a file, which identify the content."""
 
     sha256: str
     bytes: int
@@ -84,7 +84,7 @@ def recorded() -> Iterator[dict[Path, Content]]:
 
 
 def record(path: Path, content: Content) -> None:
-    """Add a content to the dictionary of `recorded`. Raises DataError if the path has another content there."""
+    """Add a content to the dictionary of `recorded`. Raises DataError if the path has a different entry."""
     contents = _record.get()
     if contents is not None and contents.setdefault(path, content) != content:
         raise DataError(f"{path}: has changed while the tasks were loaded; start again")
@@ -137,7 +137,7 @@ def read_lines(
     raw = raw.removeprefix(codecs.BOM_UTF8)
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         line = Line(path, 1, "", f"convert it by iconv -f UTF-16 -t UTF-8 {path.name}")
-        raise line.error("UTF-16 found where UTF-8 text is expected")
+        raise line.error("expected UTF-8 text, found UTF-16")
 
     def fault(start: int) -> DataError:
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)

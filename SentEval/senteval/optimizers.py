@@ -1,7 +1,6 @@
 """Create optimisers of SentEval's classifiers from their names, for stacks of independent classifiers.
 
-All of these optimisers are elementwise, so classifiers that are stacked in one tensor train as separate classifiers
-do.
+All optimisers here are elementwise, so classifiers that are stacked in one tensor train like separate classifiers.
 """
 
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ def parse_optimizer(description: str) -> tuple[type[optim.Optimizer], dict[str, 
 
 
 def build_optimizer(description: str, weights: Sequence[Tensor]) -> optim.Optimizer:
-    """Create the optimiser of a description for the weights. Raises DataError if an option is unknown."""
+    """Create the optimiser that a description names, for the weights. Raises DataError if an option is unknown."""
     kind, options = parse_optimizer(description)
     try:
         return kind(list(weights), **options)

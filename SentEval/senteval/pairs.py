@@ -61,7 +61,7 @@ class PairsTask:
     correlation, and the scores may have any scale.
 
     Args:
-        content: Identifies the pairs in records: the digest and size of their file or, without a file, of their text.
+        content: The digest and size of the file of the pairs or, without a file, of their text, for records.
     """
 
     name: str

@@ -172,6 +172,11 @@ def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
     """Evaluate by nested cross-validation with k outer folds, and k inner folds per outer fold.
 
     The outer folds give the accuracy. The inner folds choose the penalty of their outer fold.
+
+    Args:
+        probe: The classifier, with the features of N rows.
+        labels: The labels (N,).
+        k: Number of folds.
     """
     splitter = _splitter(k, FOLD_SEED)
     outer = list(splitter.split(labels, labels))
@@ -196,7 +201,16 @@ def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
 
 
 def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, seed: int) -> Outcome:
-    """Choose the penalty by k-fold cross-validation on the training rows. Evaluate on the test rows, if any."""
+    """Choose the penalty by k-fold cross-validation on the training rows. Evaluate on the test rows, if any.
+
+    Args:
+        probe: The classifier, with the features of N rows.
+        labels: The labels (N,).
+        train: The training rows.
+        test: The test rows; empty in dev mode.
+        k: Number of folds.
+        seed: Seed of the folds.
+    """
     splitter = _splitter(k, seed)
     folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
     penalty, best = _choose(probe.fit(folds, probe.grid_kfold), probe.grid_kfold)
@@ -212,6 +226,11 @@ def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: 
 
     The published code trains again with the chosen penalty. Here the first fit is used, since both fits are exactly
     equal.
+
+    Args:
+        probe: The classifier, with the features of N rows.
+        labels: The labels (N,).
+        train, dev, test: The rows of each split. `test` is empty in dev mode.
     """
     (fits,) = probe.fit([(train, dev)], probe.grid)
     scores = [round(100 * fit.dev_accuracy, 2) for fit in fits]

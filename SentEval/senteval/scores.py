@@ -19,7 +19,7 @@ ROUNDING = 1e-12
 
 
 class Numbered(Protocol):
-    """Data whose rows messages can name: the name and file of the data, line numbers, and what the numbers count."""
+    """Data whose rows can be named in messages, by the name and file of the data and by line numbers."""
 
     name: str
     source: Path

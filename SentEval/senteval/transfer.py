@@ -89,7 +89,7 @@ class TransferTask:
         classes: Number of classes.
         files: Split -> (file, size) of each file of the split. A task without splits has one split "all", with one
             file per class in the order of the classes.
-        protocol: The name of the protocol, a key of `PROTOCOLS`.
+        protocol: "nested" (nested cross-validation), "kfold" (cross-validation) or "split" (fixed split).
         read: The function that reads a split, called with the paths of its files.
         f1: Whether F1 is computed in addition to the accuracy.
     """
@@ -176,7 +176,7 @@ def files_of(examples: Examples) -> list[Path]:
 
 @dataclass(frozen=True)
 class TaskProtocol:
-    """A protocol.
+    """A protocol: how the classifiers of a task are trained and evaluated.
 
     Args:
         check: A function that checks the data before sentences are encoded.
@@ -274,7 +274,7 @@ def _require_held_out(task: TransferTask, training: int) -> None:
     if not int(HELD_OUT * training):
         raise DataError(
             f"{task.name}: {training} training examples are too few to hold out {HELD_OUT:.0%} for early stopping; "
-            f"add examples, at least {round(1 / HELD_OUT)} are needed"
+            f"give at least {round(1 / HELD_OUT)} examples"
         )
 
 

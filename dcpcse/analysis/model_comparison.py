@@ -43,10 +43,10 @@ class ModelScore:
     """A model's score × 100 on a task (the mean over the model's runs), with its confidence interval.
 
     Args:
-        low, high: The ends of the interval; None if the task has only main scores.
-        size: Number of test pairs or examples of the task. For an average of main scores, the number of tasks. None
-            for other averages, and for tasks that have only main scores.
-        covers: A text that says what the interval covers, such as test pairs and seeds.
+        low, high: The ends of the interval; None if the results contain only the score of the task, without examples.
+        size: Number of test pairs or examples of the task. For an average of scores without examples, the number of
+            tasks. None for other averages, and for tasks without examples.
+        covers: The sources of variation that the interval covers, such as "test pairs and seeds".
         deviation: The standard deviation over the runs (n - 1 in the denominator); None for a single run.
     """
 
@@ -66,8 +66,8 @@ class ModelDifference:
     """The difference of two models' scores × 100, second minus first, with its interval and two-sided p-value.
 
     Args:
-        low, high, p: The ends of the interval, and the p-value; None if the task has only main scores.
-        p_holm: The p-value adjusted for the number of tasks; None for averages, whose p-values are not adjusted.
+        low, high, p: The ends of the interval, and the p-value; None if the results contain no examples.
+        p_holm: The p-value adjusted for the number of tasks (Holm); None for averages, which are not adjusted.
         verdict: A text that says which model is better, according to p_holm or, for averages, to p.
     """
 
@@ -90,7 +90,7 @@ class ModelDifference:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The scores and differences of models. They print as tables; a notebook shows HTML tables.
+    """The scores of models and their differences. `print` shows them as tables, a notebook as HTML tables.
 
     Args:
         mode: "test", "fasttest" or "dev"; None if the results files do not contain the mode.
@@ -291,7 +291,8 @@ def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> No
             problem = f"{int(np.sum(outcomes.gold != base.gold)):,} {kind} differ"
         if problem:
             raise UserError(
-                f"{task}: {name} and {first} were evaluated on different data ({problem}); evaluate both on the same"
+                f"{task}: {name} and {first} were evaluated on different data ({problem}); evaluate both on "
+                "the same data"
             )
 
 
@@ -306,8 +307,8 @@ def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> Non
                 np.array_equal(runs[first].tasks[task].values, runs[second].tasks[task].values) for task in shared
             ):
                 raise UserError(
-                    f"runs {first + 1} and {second + 1} of {name} have the same outcomes; give each seed once, and a "
-                    "model without seeds as one run"
+                    f"runs {first + 1} and {second + 1} of {name} have the same outcomes; give each seed once, and "
+                    "a model without seeds as one run"
                 )
 
 

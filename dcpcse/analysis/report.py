@@ -115,7 +115,7 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class ModelMeasurements:
-    """Results of a model.
+    """The measurements of a model for the report.
 
     Args:
         pairs: Geometry of the embeddings of the STS pairs. None: no pairs were given.

@@ -26,7 +26,7 @@ class RunRow:
 
 
 def align_rows(columns: Sequence[Mapping[str, Any]]) -> list[RunRow]:
-    """Return a row for every name in at least one of the columns, sorted by name. A column contains one run."""
+    """Return a row for every name that occurs in a column, sorted by name. A column contains the values of one run."""
     names = sorted({name for column in columns for name in column})
     return [RunRow(name, tuple(column.get(name) for column in columns)) for name in names]
 

@@ -48,8 +48,8 @@ def adapt(
         minutes: Maximum duration of the call, in minutes.
         seed: Seed for splitting the data, for the trainings and for resampling the test data.
         keep: Whether to save the adapted encoder even if it is not better.
-        hold_out: "rows", or "classes" to give the dev and the test part classes that the training does not have. The
-            interval of the difference then covers classes.
+        hold_out: "rows", or "classes" to hold out all rows of some classes, so that the training has no rows of the
+            classes in the dev and the test part. The interval of the difference then covers classes.
         ray: Address of a Ray cluster (`auto`, `local` or `host:port`), on which several settings are tried at a time.
         show_progress: Whether to show a progress bar.
         options: Options of `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.

@@ -98,8 +98,8 @@ def evaluate(
         mteb: Names of MTEB tasks, or FILE.py[:CLASS] for a task that a Python file defines.
         mteb_benchmark: Name of a benchmark of mteb, such as "MTEB(eng, v2)". All tasks of the benchmark are evaluated.
         mteb_data_dir: Folder that contains a copy of each data set of the MTEB tasks. The name of a copy is the last
-            part of the hub id of the data set.
-            None: the cache of datasets for `mteb_benchmark`, and the hub for `mteb`.
+            part of the hub id of the data set. None: the cache of datasets for `mteb_benchmark`, and
+            the hub for `mteb`.
         mteb_languages: ISO 639-3 codes of languages. MTEB tasks are evaluated only in these languages, and in pairs of
             languages that contain one of them. None: all languages.
         mteb_prompts: YAML or JSON file with the prompts that are put before the texts of each task. None: the prompts

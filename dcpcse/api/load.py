@@ -89,7 +89,7 @@ def load(
             the public code.
 
     Raises:
-        UserError: If `name` is no encoder of these kinds, if files are damaged or contain code, if `base` is a
+        UserError: If `name` is not an encoder of these kinds, if files are damaged or contain code, if `base` is a
             different encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an argument
             has no effect on this encoder. The message has one line.
     """

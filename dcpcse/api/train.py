@@ -147,8 +147,9 @@ def train(
         model: Hugging Face folder or hub id of the encoder. None if `method` is a built `Method`, which already
             contains its encoder. A built method is trained in place, so a second training continues with its weights.
         train_data: Sentences, pairs, triples or sentences with classes: a list, a dict of columns, a pandas or polars
-            DataFrame, a `datasets.Dataset`, or the path of a training file. A dict of several such data by name trains
-            on all of them: each batch uses one, in proportion to its size or by the option `train_weights`.
+            DataFrame, a `datasets.Dataset`, or the path of a training file. A dict of several training sets by name
+            trains on all sets: each batch comes from one set, drawn in proportion to its size or to the option
+            `train_weights`.
         method: The name of a method, a function that is called with (backbone, args, columns) and returns a `Method`,
             or a built `Method`. None: the method of the preset, or dcpcse.
         preset: Name of a published setting, such as `dcpcse/unsup-bert-base`.

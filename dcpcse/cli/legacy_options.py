@@ -13,7 +13,7 @@ class LegacyNames:
     Args:
         renamed: A dict from old names to new names. The values of these options stay the same.
         meaning: A dict from old switches to the arguments that replace them.
-        gone: A dict from options that are left out, with their values, to the reason.
+        gone: A dict from old options that are left out (with their values) to the reason.
         overruled: A dict from old switches to options that have no effect if the switch is given. These options are
             left out, with reasons as in `gone`.
     """

@@ -100,7 +100,7 @@ def training_parser(method: str | None = None) -> Parser:
     """Return the parser of train.py.
 
     Args:
-        method: The method of which `--help` also shows the specific options.
+        method: The method whose options `--help` shows in addition. None: no method.
     """
     from dcpcse.methods import METHODS
     from dcpcse.training.options import training_option_parser

@@ -337,7 +337,7 @@ MOST_TOKENS = 512
 
 
 def unknown_share(dataset: Dataset, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> float:
-    """Return the share of unknown tokens in the given columns, in at most `ROWS` rows of the dataset.
+    """Return the share of unknown tokens in the given columns, in at most 1,000 rows of the dataset.
 
     The result is 0 if the tokenizer has no unknown token.
     """

@@ -45,7 +45,7 @@ class OnHost:
         return cls({name: t for name, t in batch.items() if isinstance(t, Tensor) and name.startswith(wanted)})
 
     def split(self, count: int) -> list["OnHost"]:
-        """Split the examples as `Tensor.tensor_split` does."""
+        """Split the copies into `count` parts, as `Tensor.tensor_split` does."""
         parts = zip(*(tensor.tensor_split(count) for tensor in self.tensors.values()), strict=True)
         return [OnHost(dict(zip(self.tensors, part, strict=True))) for part in parts]
 
@@ -73,13 +73,14 @@ EDITS_PREFIX = "altered_"
 
 
 class ViewCollator:
-    """A collator that tokenises examples and stacks the views to (B, V, L): B examples, V views, L tokens.
+    """A collator that tokenises examples and stacks their views, the texts that a loss compares, to (B, V, L).
 
     Each column is tokenised once, even if several views use the column. The two views of an unsupervised sentence have
     the same token ids, unless the views have different templates or an augmentation.
 
-    L is the length of the longest row in the batch. With `pad_to_max_length`, L is `max_length` plus the length of the
-    longest template and the maximum number of tokens that augmentations add.
+    B is the number of examples, V the number of views, and L the length of the longest row in the batch. With
+    `pad_to_max_length`, L is `max_length` plus the length of the longest template and the maximum number of tokens
+    that augmentations add.
     """
 
     def __init__(
@@ -306,10 +307,10 @@ def _prefix_of(guide: str) -> str:
 
 
 def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
-    """Return the inputs of a guide: token ids, attention mask, template slots and packing.
+    """Return the inputs of a guide (a second encoder): token ids, attention mask, template slots and packing.
 
-    Token ids and mask have the shape (B, columns, L), slots (B·columns, ...). Slots and packing are None if the batch
-    does not contain them.
+    Token ids and mask have the shape (B, columns, L). The slots are the indices of masks and prompts in templates,
+    (B·columns, ...). Slots and packing are None if the batch does not contain them.
 
     Args:
         name: The name of the guide.
@@ -325,7 +326,7 @@ def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, S
 
 
 def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
-    """Return the template slots (B·V, ...) in a batch of `ViewCollator`; None if there are no templates.
+    """Return the indices of masks and prompts in the templates (B·V, ...) of a batch; None without templates.
 
     Args:
         of: The prefix of the names of a guide's tensors, to get the slots of this guide.
@@ -346,7 +347,7 @@ def _named(slots: Slots | None) -> dict[str, Tensor]:
 
 
 def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
-    """Return the embedding edits (B·V, ...) in a batch of `ViewCollator`; None if there are no edits."""
+    """Return the changes to the token embeddings (B·V, ...) in a batch of `ViewCollator`; None without changes."""
     tensors = _of(batch, EDITS_PREFIX)
     return EmbeddingEdits(**tensors) if tensors else None
 
@@ -357,7 +358,7 @@ def _of(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 class ByValue:
-    """A collator for a DataLoader with worker processes. They send batches as bytes, not in shared memory."""
+    """A collator for a DataLoader whose worker processes send batches as bytes, not in shared memory."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate

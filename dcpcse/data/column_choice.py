@@ -19,7 +19,7 @@ columns. None: the caller has no option `columns`."""
 
 
 def chosen_columns(choice: Choice, option: str = "columns") -> dict[str, str]:
-    """Return the name of the column of each role, in the order of the roles; {} for None.
+    """Return the name of the column of each role, in the order of the roles; {} if `choice` is None.
 
     Args:
         choice: The choice of the user.
@@ -44,7 +44,7 @@ def _position(role: str) -> tuple[int, int]:
 
 
 def select_columns(table: Table, columns: Mapping[str, str]) -> None:
-    """Leave only the chosen columns in a table, in the order of their roles. Its rows must not have been read.
+    """Leave only the chosen columns in a table, in the order of their roles. Call this before rows are read.
 
     Args:
         table: The table, which is changed.
@@ -55,7 +55,7 @@ def select_columns(table: Table, columns: Mapping[str, str]) -> None:
     """
     names, rows = table.columns, table.rows
     if names is None:
-        raise UserError(f"{table.name}: the columns have no names by which they could be chosen; name them")
+        raise UserError(f"{table.name}: columns without names cannot be chosen; name the columns")
     if missing := next((name for name in columns.values() if names.count(name) != 1), None):
         problem = "has several columns" if missing in names else "has no column"
         raise UserError(f"{table.name} {problem} {missing!r}; choose from {', '.join(map(repr, names))}")
@@ -65,7 +65,7 @@ def select_columns(table: Table, columns: Mapping[str, str]) -> None:
         for number, cells in rows:
             if cells and len(cells) != len(names):
                 problem = f"expected {len(names)} cells, one for each of {list(names)}, but found {len(cells)}"
-                table.refuse(number, table.error(number, f"{problem}; give each row as many"))
+                table.refuse(number, table.error(number, f"{problem}; give each row as many cells"))
                 continue
             yield number, [cells[index] for index in indices] if cells else cells
 

@@ -54,13 +54,13 @@ def label_text(label: Any) -> str:
 
 
 def pair_word(label: Any) -> str:
-    """Return a label of a pair in the spelling of `SCHEMES`: lower case, underscores, and `not` instead of `non`."""
+    """Return a label of a pair in normal spelling: lower case, underscores, and `not` instead of `non`."""
     word = re.sub(r"[\s_-]+", "_", label_text(label).lower())
     return re.sub("^non_|^dis(?=similar$)", "not_", word)
 
 
 def words_of(label: Any) -> Words | None:
-    """Return the pair of words in `SCHEMES` that contains a binary label; None for other labels."""
+    """Return the pair of words that contains a binary label, such as ("yes", "no"); None for other labels."""
     word = pair_word(label)
     return next((words for words in SCHEMES if word in words), None)
 
@@ -75,7 +75,7 @@ def is_relation(label: str) -> bool:
 
 
 def is_undecided(label: Any) -> bool:
-    """Return whether a label can be a relation or a binary label, so the label of another row must decide."""
+    """Return whether a label can be a relation and also a binary label. The label of another row then decides."""
     return pair_word(label) in CLASSES and words_of(label) is not None
 
 
@@ -128,8 +128,7 @@ class Columns(tuple[str, ...]):
 
     Args:
         names: The roles of the columns.
-        classes: The classes that occur. If they are relations of pairs, such as entailment, they are in the
-            order of `CLASSES`.
+        classes: The classes that occur. Relations of pairs are in the order contradiction, entailment, neutral.
         scores: The smallest and the largest score.
     """
 
@@ -220,8 +219,8 @@ def header_of(
         error: A function that returns the error for a problem. The error is raised if the names are not names of
             training data.
         first: The cells of the row that decides what a third column contains (see `binary_words`).
-        example: A function that returns the end of a message: how to keep only the given columns. If no columns are
-            given, the function chooses some columns.
+        example: A function that returns the end of an error message, which shows how to keep only the given columns.
+            If no columns are given, the function chooses some columns.
     """
     _require_names(names, error, example)
     words = binary_words(names[2], first[2]) if len(names) == len(first) == 3 else None
@@ -240,7 +239,7 @@ def binary_words(name: str, cell: str) -> Words | None:
 
     - `label`: all binary labels
     - `score`: all binary labels except numbers, since a number is a score on any scale
-    - any other name: only the labels `BINARY`
+    - any other name: only the labels 1 and 0
     """
     words, name = words_of(cell), name.lower()
     if name == LABEL:
@@ -275,7 +274,7 @@ def roles_of(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def numbered(role: str, count: int) -> tuple[str, ...]:
-    """Return the roles of several columns, such as `negative_1` and `negative_2`; of one column, only its role."""
+    """Return `count` numbered roles, such as `negative_1` and `negative_2`; a single role has no number."""
     return (role,) if count == 1 else tuple(f"{role}_{number}" for number in range(1, count + 1))
 
 
@@ -303,7 +302,7 @@ def _require_names(
     for name in names if target not in (LABEL, SCORE, CLASS) else names[:-1]:
         if name.lower() == CLASS:
             raise error(
-                f"the column {name!r} of {names} is not the second of two; give a sentence and its class in two "
+                f"the column {name!r} of {names} must be the second of two; give a sentence and its class in two "
                 "columns, in this order, or rename a column of sentences"
             )
         if name.lower() in (LABEL, SCORE):
@@ -311,7 +310,7 @@ def _require_names(
             if len(names) == 2 and name.lower() == LABEL:
                 position, remedy = "second", "give a sentence and its class in two columns, in this order"
             raise error(
-                f"the column {name!r} of {names} is not the {position}; {remedy}, or rename a column of sentences"
+                f"the column {name!r} of {names} must be the {position}; {remedy}, or rename a column of sentences"
             )
 
 
@@ -380,8 +379,9 @@ def normalize_label(header: Header, cell: str) -> str:
     """Return a label in its normal spelling: a relation in lower case, a score as Python prints it, a class as a word.
 
     Raises:
-        ValueError: If the label does not fit its column. A column of relations allows `CLASSES`. A column of scores
-            allows finite numbers or binary labels. A column of classes allows words and whole numbers.
+        ValueError: If the label does not fit its column. A column of relations allows contradiction, entailment and
+            neutral. A column of scores allows finite numbers or binary labels. A column of classes allows words and
+            whole numbers.
     """
     if header.target == LABEL:
         return _relation(cell)
@@ -460,7 +460,7 @@ class LabelCounter:
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """The number of rows of each class: relations in the order of `CLASSES`, other classes sorted by name."""
+        """The number of rows of each class, sorted by the name of the class."""
         names = CLASSES if self.kind == LABEL else sorted(self._classes)
         return {name: self._classes[name] for name in names if self._classes[name]}
 

@@ -88,7 +88,7 @@ class Corpus:
             content = read_bytes(folder / CORPUS)
             record, ids = schema.parse(CorpusRecord, content), open_array(folder / IDS)
             if ids.dtype not in (np.uint16, np.int32):
-                raise ValueError(f"{IDS} is {ids.dtype}, not uint16 or int32")
+                raise ValueError(f"expected {IDS} in uint16 or int32 but found {ids.dtype}")
         except (OSError, ValueError) as error:
             raise UserError(f"{spell('corrupted_corpus', folder)} is damaged ({error}); write it again") from error
         if list(ids.shape) != record["shape"]:

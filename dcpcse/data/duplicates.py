@@ -41,8 +41,8 @@ class DuplicateCounts:
     """Counts of repetitions in a file.
 
     `pairs` counts pairs of rows that are false negatives of each other if they are in the same batch. With several
-    positives per row, this happens only if the common positive is drawn. For labelled rows, `pairs` is 0, since they
-    are not contrasted with each other.
+    positives per row, this happens only if the common positive is drawn. For labelled rows, `pairs` is 0, since a loss
+    does not contrast them with each other.
 
     Args:
         duplicates: Rows that equal an earlier row in all columns.

@@ -108,7 +108,7 @@ class IndexedDataset(Dataset):
 
     @property
     def parts(self) -> "tuple[IndexedDataset, ...]":
-        """The only dataset of which the examples consist; see `dcpcse.data.mixture.MixedDataset`."""
+        """A tuple with this dataset alone. (A `dcpcse.data.mixture.MixedDataset` has several parts.)"""
         return (self,)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -118,7 +118,8 @@ class IndexedDataset(Dataset):
     def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
         """Return the numbers (n,) of the cells with the sentences of n examples in an epoch, for each column.
 
-        The cell numbers of the first column are also the row numbers of the examples.
+        The cell numbers of the first column are also the row numbers of the examples. `indices` (n,) contains the
+        numbers of the examples.
         """
         return {column: index * len(self.rows) + indices for index, column in enumerate(self.columns)}
 
@@ -277,7 +278,7 @@ def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> t
             all of several positives are used.
 
     Raises:
-        UserError: If the value of `positive` is for other data.
+        UserError: If the value of `positive` does not apply to these data.
     """
     columns = data.roles
     several = len(columns.positives) > 1
@@ -300,7 +301,7 @@ def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> t
 class NextLinePairs(IndexedDataset):
     """A dataset of pairs of a row and the following row of the same document.
 
-    The last row of a document is the anchor of no pair. The number of an example is the row number of its anchor.
+    The last row of a document is not an anchor. The number of an example is the row number of its anchor.
     """
 
     def __init__(self, rows: Any, breaks: Sequence[int]) -> None:
@@ -338,7 +339,7 @@ class ClassPairs(IndexedDataset):
 
     In each epoch, the positive of a row is drawn uniformly from the other rows of its class. The draw depends on seed,
     epoch and row only, so it is the same in every process and in a resumed run. If a class has only one row, its
-    positive is the same sentence. For a row with several classes, one of those with other rows is drawn first.
+    positive is the same sentence. For a row with several classes, a class that has other rows is drawn first.
 
     Attributes:
         classes: The numbers (rows, K) of the classes of the rows; rows with fewer than K classes repeat the last one.
@@ -457,7 +458,7 @@ class EveryPositive(IndexedDataset):
         return {ANCHOR: rows, POSITIVE: positives, **{name: cells[name] for name in self.negatives}}
 
     def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
-        """Return the row of each example as its class, since losses leave out the positives of the same class."""
+        """Return the row of each example as its class, so losses do not contrast the positives of one row."""
         rows = self.row_of[indices]
         return {**super().values(rows), CLASS: rows.tolist()}
 

@@ -1,4 +1,4 @@
-"""Several training sets in one run, of which each batch uses one."""
+"""Train on several training sets in one run. Each batch has rows of one set."""
 
 import hashlib
 import json
@@ -24,17 +24,17 @@ from dcpcse.utils.errors import UserError, spell
 
 @dataclass(frozen=True)
 class TrainingSets:
-    """Several training sets. A row has the number of rows in earlier sets added to its number in its set.
+    """Several training sets, whose rows are numbered consecutively: the rows of the first set come first.
 
     Args:
-        sets: The sets by name. Hard negatives have the same roles in all sets, so `negative` may be `negative_1`.
+        sets: The sets by name. Hard negatives have the same roles in all sets, so `negative` may become `negative_1`.
     """
 
     sets: Mapping[str, TrainingData]
 
     @classmethod
     def of(cls, sets: Mapping[str, TrainingData]) -> "TrainingSets":
-        """Return the sets, with the roles of the hard negatives of the set that has most of them."""
+        """Return the sets. All sets get the roles of the set with the most hard negatives."""
         most = max((data.roles.negatives for data in sets.values()), key=len)
         roles = {name: dict(zip(data.roles.negatives, most, strict=False)) for name, data in sets.items()}
         return cls({n: replace(data, dataset=data.dataset.rename_columns(roles[n])) for n, data in sets.items()})
@@ -50,7 +50,7 @@ class TrainingSets:
             if rows[0] < len(data.dataset):
                 return [{"set": name, **place} for place in data.locate(rows)]
             rows = [row - len(data.dataset) for row in rows]
-        raise IndexError(f"row {rows[0]} after the last one")
+        raise IndexError(f"row {rows[0]} is after the last row")
 
 
 AnyTrainingData = TrainingData | TrainingSets
@@ -58,7 +58,7 @@ AnyTrainingData = TrainingData | TrainingSets
 
 
 def by_name(files: Sequence[str]) -> str | dict[str, str]:
-    """Return the only file, or several files by name: their names without extensions, or else their paths."""
+    """Return a single file, or a dict of several files by name without extension (by path if names are equal)."""
     names = [Path(file).name.partition(".")[0] for file in files]
     names = names if len(set(names)) == len(files) else files
     return files[0] if len(files) == 1 else dict(zip(names, files, strict=True))
@@ -77,7 +77,7 @@ def _is_column(value: Any) -> bool:
 
 
 class MixedDataset(Dataset):
-    """The examples of several datasets. Each batch has examples of one of them.
+    """The examples of several datasets. Each batch has examples of one dataset.
 
     The number of an example is epoch · N + (number of examples of earlier datasets) + (number in its dataset). N is
     the number of examples of all datasets.
@@ -145,8 +145,8 @@ def make_mixture(
     for name, roles in columns.items():
         if [role for role in roles if role not in roles.negatives] != wanted:
             raise UserError(
-                f"the training set {name} has the columns {', '.join(roles)}, another one {', '.join(widest)}; the "
-                f"sets of a run may differ only in the number of hard negatives, so train on them in several runs "
+                f"the training set {name} has the columns {', '.join(roles)}, another set has {', '.join(widest)}; "
+                f"the sets of a run may differ only in the number of hard negatives, so train on them in several runs "
                 f"({spell('init_from')})"
             )
     scores = [roles.scores for roles in columns.values() if roles.scores]

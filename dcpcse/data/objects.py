@@ -114,7 +114,7 @@ def _open(data: Any, name: str) -> Table:
     if isinstance(data, Mapping):
         return _of_columns(data, name)
     if isinstance(data, _types("numpy", "ndarray")) and not 1 <= data.ndim <= 2:
-        raise UserError(f"{name}: expected 1 or 2 dimensions but found an array of {data.ndim}; {ALLOWED}")
+        raise UserError(f"{name}: expected an array with 1 or 2 dimensions but found {data.ndim}; {ALLOWED}")
     if _is_indexed(data) and not isinstance(data, Iterable):  # such as a map-style dataset of PyTorch
         return Table(name, None, map(data.__getitem__, range(len(data))), _kind(data))
     if not isinstance(data, Iterable):

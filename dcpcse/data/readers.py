@@ -104,7 +104,7 @@ def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None
 
 
 def table_of(path: Path, refuse: Callable[[int, UserError], None] | None = None) -> Table:
-    """Return an empty table for a file, to which one of `READERS` adds the columns and rows."""
+    """Return an empty table for a file, to which the reader of its format adds the columns and rows."""
     return Table(str(path), path=path, unit="line", **({"refuse": refuse} if refuse else {}))
 
 

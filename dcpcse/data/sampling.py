@@ -46,7 +46,7 @@ class CompactRandomSampler(SeedableRandomSampler):
 
 
 class NoDuplicatesSampler(CompactRandomSampler):
-    """A sampler whose batches, of given sizes, contain no two rows with a common key.
+    """A sampler whose batches, of given sizes, contain no two rows with a common key (see `IndexedDataset.keys`).
 
     The order is the same as in `CompactRandomSampler`, with one exception: if a row has a common key with an earlier
     row of its batch, the row waits for the next batch without this key. At the end of an epoch, the remaining rows may
@@ -121,11 +121,11 @@ class NoDuplicatesSampler(CompactRandomSampler):
 
 
 class MixedSampler(CompactRandomSampler):
-    """A sampler of several datasets. The rows of each batch, of a size in `sizes`, come from one of them.
+    """A sampler of several datasets. Each batch has rows of one dataset; `sizes` contains the sizes of the batches.
 
-    An epoch has as many batches as the epochs of all datasets together, in random order. Without weights, these are
-    the batches of all datasets. With weights, they are divided among the datasets by weight, and use as many epochs of
-    a dataset, each in another order, as its batches need.
+    An epoch has as many batches as the epochs of all datasets together, in random order. Without weights, each dataset
+    has the batches of one epoch. With weights, each dataset has a share of the batches in proportion to its weight. If
+    this share exceeds an epoch of the dataset, further epochs in other orders follow.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class _Waiting:
 
 
 def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[KeyedRow]:
-    """Return up to `most` examples of a dataset, with their keys. No two of these examples have a common key.
+    """Return up to `most` examples of a dataset, with the keys of their sentences. No two examples share a key.
 
     The search begins with the examples whose keys are rarest, which finds more examples than a random order.
     """

@@ -76,7 +76,7 @@ class Table:
             columns.
         class_names: The names of the classes of each column of type `datasets.ClassLabel`.
         taken_once: Whether the object cannot be read a second time.
-        required: Number of first cells without which a row is dropped; None: all cells.
+        required: A row is dropped if one of this number of first cells is blank. None: all cells.
         texts: The names of the columns whose first cell is a string.
         roles: The roles of the columns, if the user has chosen them.
         chooses: Whether the user can choose columns by the option `columns`.
@@ -106,7 +106,7 @@ class Table:
 
     @property
     def role_names(self) -> tuple[str, ...] | None:
-        """The chosen roles, otherwise the names of the columns, by which their roles are found."""
+        """The chosen roles. If the user chose none, the names of the columns, which determine their roles."""
         return self.roles or self.columns
 
     @property
@@ -138,11 +138,11 @@ class Table:
             row: The number of the row.
             index: The index of the column.
             numeric: Whether the cell may be a number or a boolean, as labels, scores and classes are.
-            several: Whether the cell may be a list, whose items are then separated by `CLASS_SEPARATOR`.
+            several: Whether the cell may be a list, whose items are then separated by line feeds.
 
         Raises:
             UserError: If the cell has another type, or if the text contains a NUL or a surrogate (half a character).
-        r"""
+        """
         if isinstance(cell, str):
             if not cell.isprintable():
                 if match := NUL_OR_SURROGATE.search(cell):
@@ -157,7 +157,7 @@ class Table:
             return CLASS_SEPARATOR.join(filter(None, (self.text(row, index, item, numeric=True) for item in cell)))
         if not isinstance(cell, (Real, Decimal)):
             problem = f"expected a string or a number but found {describe(cell)}"
-            raise self.error(row, f"{problem}; give words to labels or classes, or numbers to scores", index)
+            raise self.error(row, f"{problem}; write labels and classes as words, scores as numbers", index)
         return label_text(cell)
 
     def pick(self, columns: Sequence[str]) -> str:
@@ -189,10 +189,10 @@ class Table:
 def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
     """Return the columns of a table by their roles, and an iterator over its complete rows.
 
-    If the columns have no names, they get the names of their roles. Lists are spread over several columns
-    (`_spread_lists`). The first complete row decides whether the last column contains sentences, labels or scores. If
-    its label allows several answers, up to `MOST_UNDECIDED` further rows are read. Rows with blank cells are dropped.
-    Other invalid rows are passed to `table.refuse`.
+    If the columns have no names, they get the names of their roles. The items of a list are spread over several
+    columns. The first complete row decides whether the last column contains sentences, labels or scores. If the label
+    in this row is ambiguous, up to 10,000 further rows are read. Rows with blank cells are dropped. Other invalid rows
+    are passed to `table.refuse`.
     """
 
     def error(problem: str) -> UserError:

@@ -40,6 +40,7 @@ class TextFile:
         Blank lines are rejected, since row i of the vectors belongs to line i of the file.
 
         Args:
+            chunk_size: Number of lines of a chunk.
             tabs: Whether the lines have columns separated by tabs, so that the file may be a .tsv file.
             option: Name of the option that chooses a column of a table, for messages; None without such an option.
         """

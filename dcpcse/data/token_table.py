@@ -41,7 +41,7 @@ class Tokenization(NamedTuple):
     """A way to tokenise sentences, without special tokens.
 
     Args:
-        lead: The text before the sentence, which is joined to its first word.
+        lead: The text before the sentence, which is joined to the first word of the sentence.
         strip: Whether white space at both ends of the sentence is removed.
         limit: The maximum number of tokens.
     """

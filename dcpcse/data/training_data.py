@@ -87,7 +87,7 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
 
 
 def cache_key(path: Path, sha256: str, columns: Mapping[str, str]) -> str:
-    """Return the cache key of a file: of its digest, format and delimiter, and of the chosen columns, if any."""
+    """Return the cache key of a file, which depends on its digest, format, delimiter and chosen columns."""
     identity = [sha256, format_of(path), delimiter_of(path), READER_VERSION, *([columns] if columns else [])]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
@@ -95,7 +95,13 @@ def cache_key(path: Path, sha256: str, columns: Mapping[str, str]) -> str:
 def write_cache(cached: Path, table: Table, sha256: str) -> dict[str, Any]:
     """Write the rows of a file to `cached` atomically, and return a summary of them.
 
-    Raises UserError and writes nothing if the bytes that were read do not have the digest in the name of `cached`.
+    Args:
+        cached: The cache file, whose name contains `sha256`.
+        table: The table of the file.
+        sha256: Digest of the file.
+
+    Raises:
+        UserError: If the bytes that were read have a different digest. Nothing is written then.
     """
     with _explained(cached.parent), atomic_file(cached) as file:
         summary = _write_stream(file, table, *read_rows(table))
@@ -238,8 +244,7 @@ class TrainingData:
     Args:
         dataset: A table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
             negatives, which contain strings, or None in rows with fewer positives or negatives than others. In
-            labelled data, the last column is `label` (a string of `columns.CLASSES`), `score` (a number) or `class` (a
-            string).
+            labelled data, the last column is `label` (such as entailment), `score` (a number) or `class` (a string).
         name: The path, or the name and the kind of the object, for messages and for the record of a run.
         columns: The names of the columns in the file (`text` for a txt file).
         dropped: Number of rows dropped because of a blank cell.
@@ -251,8 +256,8 @@ class TrainingData:
         scores: The smallest and the largest score.
         problems: Descriptions of columns that are probably misread (`dcpcse.data.checks`).
         sha256: Digest of the bytes of the file when it was read, or of the rows of an object.
-        places: A table of the same rows with the columns `NUMBER` and `AFTER_DROPPED`, which `locate` and `breaks`
-            use.
+        places: A table of the same rows with the columns `number` (the number in the file or object) and
+                `after_dropped` (whether a dropped row precedes the row).
     """
 
     name: str
@@ -292,7 +297,7 @@ class TrainingData:
 
     @property
     def sets(self) -> Mapping[str, "TrainingData"]:
-        """The only training set, by its name; see `dcpcse.data.mixture.TrainingSets`."""
+        """A dict with this training set alone, by its name. (`dcpcse.data.mixture.TrainingSets` has several.)"""
         return {self.name: self}
 
     @property

@@ -165,7 +165,7 @@ def columns_of(views: Iterable[View]) -> tuple[str, ...]:
 
 
 def present_views(names: Sequence[str], number: int) -> list[str]:
-    """Return the names of the views of a batch: all, or those without the last hard negatives.
+    """Return the names of the `number` views in a batch: the last hard negatives may be absent.
 
     Args:
         names: The names of all views of the method.

@@ -115,10 +115,9 @@ def key(text: str) -> int | None:
 
 
 def evaluation_keys(folders: Iterable[Path]) -> Mapping[int, str]:
-    """Return the key of each sentence in folders of evaluation data → the first task that contains the sentence.
+    """Return a dict from the key of each sentence in folders of evaluation data to the first task with the sentence.
 
-    The result needs some 100 bytes per sentence of the evaluation data. The memory does not grow with the training
-    file.
+    The dict needs about 100 bytes per sentence of the evaluation data, whatever the size of the training file is.
     """
     keys: dict[int, str] = {}
     for folder in folders:

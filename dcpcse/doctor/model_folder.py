@@ -205,7 +205,7 @@ def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Fin
 
 
 def check_run(path: Path, settings: CheckSettings) -> Findings:
-    """Check the records and checkpoints of a run. For a folder without them, yield nothing."""
+    """Check the records and checkpoints of a run. Yield nothing for a folder without records and checkpoints."""
     if not any((path / name).is_file() for name in (RUN_FILE, STATE)):
         return
     found = read_run(path)

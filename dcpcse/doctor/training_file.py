@@ -262,9 +262,9 @@ class _SentenceCounts:
                 yield ok(f"{role}s", text)
                 mean = sum(number * rows for number, rows in histogram.items()) / histogram.total()
                 if role == ROLES[2] and mean < largest / 2:
-                    empty = f"in place of absent ones, up to {largest} in each row, training encodes empty texts"
+                    empty = f"training fills every row up to {largest} with empty texts"
                     yield warning(
-                        "absent", f"hard negatives are {mean:.1f} per row; {empty}; shorten the longest lists"
+                        "absent", f"a row has {mean:.1f} hard negatives on average; {empty}; shorten the longest lists"
                     )
         for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):
             if histogram:

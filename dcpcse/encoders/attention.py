@@ -170,9 +170,9 @@ def prefix_attention(
         sliding_window: Two tokens attend to each other only if their distance is below this number. A given
             `attention_mask` already includes the window.
         is_causal: Whether tokens attend only to themselves and to earlier tokens. A given `attention_mask` already
-            includes this. None: as the module says.
-        forward_pass: State of the forward pass, with which layers share equal masks. Required with a prefix if the
-            modules have no layer numbers.
+            includes this. None: the setting of the module.
+        forward_pass: State of the forward pass, in which layers share masks. Required with a prefix if the modules
+            have no layer numbers.
         bias: Function that computes the numbers that relative positions add to the scores of tokens. Nothing is added
             to the scores of prompts.
         kwargs: Further arguments of transformers' `sdpa_attention_forward`.

@@ -155,7 +155,7 @@ def load_recorded(
 
     def require_same(source: EncoderSource) -> None:
         if source.fingerprint != record["backbone"]["fingerprint"]:
-            raise UserError(f"the encoder in {encoder_folder} is not the trained one; copy the folder again")
+            raise UserError(f"the encoder in {encoder_folder} is not the trained encoder; copy the folder again")
 
     return load_backbone(str(encoder_folder), tokenizer=str(folder), options=options, require=require_same)
 

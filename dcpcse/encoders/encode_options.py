@@ -24,7 +24,7 @@ NOT_TRAINED = "truncate_dim %d: the model was not trained for shortened embeddin
 OTHER_SIZE = "truncate_dim %d: the model was trained for embeddings of %s values; other sizes may be worse"
 
 FEW = 100
-FEW_EMBEDDINGS = "precision %s: the ranges are those of %d embeddings only; give calibration, texts or ranges"
+FEW_EMBEDDINGS = "precision %s: the ranges come from only %d embeddings; give calibration, texts or ranges"
 
 SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
 
@@ -42,7 +42,7 @@ def prompt_of(prompts: Mapping[str, str], default: str, name: str | None) -> str
     Args:
         prompts: Name → text.
         default: The text of the default prompt.
-        name: The name, also one of `PROMPT_ROLES`. None: the default prompt.
+        name: The name of the prompt; query and document are always allowed. None: the default prompt.
 
     Raises:
         UserError: If there is no such prompt.
@@ -57,7 +57,7 @@ def prompt_of(prompts: Mapping[str, str], default: str, name: str | None) -> str
 
 
 class CommonKeywords(TypedDict, total=False):
-    """The keywords that all functions have. A new option is added here."""
+    """The keywords of all functions that encode. A new option is added here."""
 
     max_length: int | None
     without: Collection[int]
@@ -73,14 +73,14 @@ class FurtherKeywords(CommonKeywords, total=False):
 
 
 class PrecisionKeywords(FurtherKeywords, total=False):
-    """The keywords of `encode` of models that quantize embeddings."""
+    """The keyword arguments of `encode`, for models that can quantize embeddings."""
 
     precision: str
     calibration: Any
 
 
 class SentenceTransformersKeywords(PrecisionKeywords, total=False):
-    """The keywords of `SentenceEncoder.encode`, with names that the method of sentence-transformers has."""
+    """The keywords of `SentenceEncoder.encode`, with the additional names of sentence-transformers."""
 
     normalize_embeddings: bool
     show_progress_bar: bool | None
@@ -101,8 +101,8 @@ class EncodeKeywords(FurtherKeywords, UnsizedKeywords, total=False):
 class EncodeOptions(Options):
     """How texts are encoded.
 
-    Functions of the Python interface accept the fields as keywords. Commands inherit the fields as options. Both pass
-    this object on.
+    Functions of the Python interface accept the fields as keywords. Commands inherit the fields as options. Functions
+    and commands then pass an object of this class on.
 
     To add an option, add a field here and a keyword above. Commands, indexes and records then include the option.
     Implement its effect in `SentenceEncoder.tokenize` or `SentenceEncoder.finish`, and in `OnnxEncoder`.
@@ -143,9 +143,9 @@ class EncodeOptions(Options):
     prompt_text: str | None = option(None, "Text before each text.", python_only=True, text=True)
 
     def check(self) -> None:
-        """Raise OptionError unless `without` contains token ids, or if there are both a prompt's name and a text."""
+        """Raise OptionError if `without` contains other values than token ids, or if both prompt options are given."""
         if self.prompt_name is not None and self.prompt_text is not None:
-            raise OptionError("prompt_text", self.prompt_text, "takes the place of prompt_name", "give one of them")
+            raise OptionError("prompt_text", self.prompt_text, "excludes prompt_name", "give one of them")
         ids = self.without
         if not isinstance(ids, list | tuple | set | frozenset | range | np.ndarray) or np.ndim(ids) > 1:
             raise OptionError("without", ids, "must be a list of token ids")
@@ -184,7 +184,7 @@ class EncodeOptions(Options):
                 yield name, value, known.get(name)
 
     def prompt(self, model: Any) -> str:
-        """Return the text before each text, for a model with `prompt_text`."""
+        """Return the prompt that is put before each text. `model` must have a method `prompt_text`."""
         return model.prompt_text(self.prompt_name) if self.prompt_text is None else self.prompt_text
 
     def with_prompt(self, model: Any, role: str | None = None) -> Self:
@@ -192,7 +192,7 @@ class EncodeOptions(Options):
 
         Args:
             model: The model. The options are returned unchanged for an object without `prompt_text`.
-            role: The name of the prompt for a model with named prompts, if the options have none.
+            role: The name of the prompt for a model with named prompts, if the options choose no prompt.
         """
         name = self.prompt_name or (role if getattr(model, "prompts", None) else None)
         if name is None or self.prompt_text is not None or not hasattr(model, "prompt_text"):
@@ -207,7 +207,7 @@ class EncodeOptions(Options):
         """
         for name in self.given():
             if name not in names:
-                raise OptionError(name, reason=f"is no option of {what}", remedy="leave it out")
+                raise OptionError(name, reason=f"is not an option of {what}", remedy="leave it out")
 
     def encode_with(self, model: Any) -> Callable[[Sequence[str]], Any]:
         """Return a function of texts that calls `model.encode` with these options.
@@ -227,7 +227,7 @@ class EncodeOptions(Options):
         Vectors of zeros stay zero.
 
         Args:
-            normalize: The setting of the model, for `normalize` None.
+            normalize: The setting of the model, which applies if the option `normalize` is None.
         """
         shortened = np.ascontiguousarray(vectors[:, : self.truncate_dim])
         if not (normalize if self.normalize is None else self.normalize):
@@ -263,8 +263,8 @@ class PrecisionOptions(EncodeOptions):
 
     Args:
         precision: float32, int8, uint8, binary or ubinary (`dcpcse.encoders.quantization`).
-        calibration: For int8 and uint8, texts like those that are encoded, or the smallest and the largest value of
-            each dimension (2, H). Commands take a text file or a .npy file. None: the encoded texts.
+        calibration: For int8 and uint8, texts that resemble the encoded texts, or the smallest and the largest value
+            of each dimension (2, H). Commands take a text file or a .npy file. None: the encoded texts.
     """
 
     precision: str = option("float32", f"{PRECISION_HELP}.", choices=list(CODE_TYPES))
@@ -288,7 +288,7 @@ class PrecisionOptions(EncodeOptions):
             self.calibration = strings(value) if are_texts else ranges_of("calibration", value)
 
     def calibrated(self, model: Any) -> Self:
-        """Return options whose calibration are ranges, for which `model` encodes the texts of the calibration."""
+        """Return options with ranges as calibration. If the calibration contains texts, `model` encodes them."""
         if self.precision not in WITH_RANGES or self.calibration is None or not isinstance(self.calibration[0], str):
             return self
         options = replace(self, precision="float32", calibration=None, show_progress=False)
@@ -306,14 +306,14 @@ class PrecisionOptions(EncodeOptions):
         return options.quantizer(embeddings).encode(embeddings)
 
     def quantizer(self, embeddings: np.ndarray) -> Quantizer:
-        """Return the quantizer of these options. Without a calibration, its ranges are those of the embeddings."""
+        """Return the quantizer of these options. Without a calibration, the embeddings determine the ranges."""
         if self.precision not in WITH_RANGES or self.calibration is None or not len(embeddings):
             if self.precision in WITH_RANGES and 1 < len(embeddings) < FEW:
                 logger.warning(FEW_EMBEDDINGS, self.precision, len(embeddings))
             return Quantizer.fit(self.precision, embeddings)
         ranges, size = np.array(self.calibration, dtype=np.float32), embeddings.shape[1]
         if ranges.shape[1] != size:
-            raise UserError(f"calibration: ranges of {ranges.shape[1]} dimensions for embeddings of {size} values")
+            raise UserError(f"calibration: expected ranges of {size} dimensions but found {ranges.shape[1]}")
         return Quantizer(self.precision, size, ranges)
 
 

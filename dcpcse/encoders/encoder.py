@@ -37,7 +37,7 @@ class EmbeddingEdits:
 class Encoder(nn.Module):
     """A backbone with optional prompts and an optional LoRA adapter, which maps token ids to hidden states.
 
-    If the backbone's model type is in `PACKABLE`, padding is skipped everywhere except in attention. `set_packed`
+    If dcpcse supports it for this type of backbone, padding is skipped everywhere except in attention. `set_packed`
     switches this off and on. The hidden states of real tokens are the same in both cases.
 
     Args:
@@ -97,7 +97,7 @@ class Encoder(nn.Module):
 
     @property
     def max_tokens(self) -> int:
-        """Maximum number of tokens of a text, including special tokens. The encoder has no more positions."""
+        """Maximum number of tokens of a text, including special tokens, for which the encoder has positions."""
         return self.positions.room(self.position_offset)
 
     @property
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
         return prefix_kernel.supports(kind, dtype, shape.head_dim, shape.length)
 
     def draw_prefix(self, rows: int) -> Prefix | None:
-        """Return the prefix for `rows` sequences. In train mode, dropout is drawn separately for each row."""
+        """Return the prefix (keys and values of the prompts) for `rows` sequences, with separate dropout for each."""
         if self.prompt is None:
             return None
         return (self.prompt.for_kernels if self.uses_kernels else self.prompt)(rows, self.backbone)
@@ -329,7 +329,7 @@ class Encoder(nn.Module):
         return prompt_support.peft_config(prompt.shape, base, revision), {PROMPT_KEY: prompt.table()}
 
     def merged(self) -> "Encoder":
-        """Return an encoder with the LoRA adapter added to a copy of its weights. It counts as trained.
+        """Return an encoder with the LoRA adapter added to a copy of its weights, which are then saved with the model.
 
         Trained input vectors are shared with this encoder, not copied.
         """
@@ -407,7 +407,7 @@ def _require_size(backbone: PreTrainedModel, record: Mapping[str, Any]) -> None:
         sizes |= {f"prompt.{name}": (prompt[name], size) for name, size in fitting.items()}
     for part, (recorded, size) in sizes.items():
         if recorded != size:
-            raise UserError(f"{part} is {recorded}, but the encoder takes {size}")
+            raise UserError(f"expected {part} {size} for this encoder but found {recorded}")
 
 
 Change = Callable[[Tensor], Tensor]

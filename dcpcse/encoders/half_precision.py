@@ -47,8 +47,8 @@ def in_half_precision(
     Args:
         module: The module.
         dtype: The type to which autocast casts. None: the context does nothing.
-        keep: Whether the next context with `keep` may reuse the copies. It makes new copies if the weights have
-            changed since then.
+        keep: Whether the next context with `keep` may reuse the copies. If the weights have changed by then, that
+            context makes new copies.
         whole: Whether one function (`HalfStack`) also computes all frozen layers of each encoder that uses kernels, if
             `dtype` is bfloat16. The results differ from autocast by rounding.
 
@@ -189,7 +189,13 @@ class HalfLayer:
         self.number = number
 
     def forward(self, states: Tensor, prompts: Prompts | None, run: StackPass) -> tuple[Tensor, list[Tensor]]:
-        """Return the hidden states after the layer, and the tensors that the backward pass needs."""
+        """Return the hidden states after the layer, and the tensors that the backward pass needs.
+
+        Args:
+            states: Hidden states (T, H) before the layer.
+            prompts: Keys and values of the layer's prompts, or None.
+            run: The data of the forward pass.
+        """
         kernels = self.kernels
         mask, last_mask = run.masks(self.number)
         inputs = torch.addmm(self.inputs.bias, states, self.inputs.transposed)

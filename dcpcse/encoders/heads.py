@@ -103,7 +103,7 @@ class BatchNormMLP(nn.Module):
 
 
 class PretrainedPooler(nn.Module):
-    """The checkpoint's pooler (dense and tanh, trained with next-sentence prediction) on a [CLS] vector (N, H)."""
+    """The checkpoint's pooler of [CLS] vectors (N, H): dense and tanh, trained with next-sentence prediction."""
 
     def __init__(self, pooler: nn.Module) -> None:
         super().__init__()

@@ -135,7 +135,7 @@ def configuration(model: PreTrainedModel, head: bool = False) -> dict[str, Any]:
 
 
 def training_configuration(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that change training but no vectors."""
+    """Return the fields of a configuration that affect training, but not the vectors of a trained model."""
     return {name: value for name, value in plain_values(config).items() if name in IN_TRAINING_ONLY}
 
 
@@ -170,7 +170,7 @@ def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return the first of the two `fingerprints` of a model, without the names of weights."""
+    """Return the sha256 of a model's weights that does not depend on their names (see `fingerprints`)."""
     return fingerprints(model)[0]
 
 
@@ -261,8 +261,8 @@ def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iter
 def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """Yield a description of each difference between the tokenizer of a manifest and a loaded tokenizer.
 
-    For a manifest of an earlier version, only the vocabularies are compared. The fact `backend` is compared only if
-    both were written by the same version of tokenizers, since another version may write it differently.
+    For a manifest of an earlier version, only the vocabularies are compared. The digests of the tokenizer's rules
+    (`backend`) are compared only if the same version of tokenizers wrote both, since versions may differ in this.
 
     Args:
         recorded: The manifest.
@@ -362,7 +362,7 @@ def current_identity(model: nn.Module) -> dict[str, Any]:
 
 
 def trained_digest(folder: str | Path) -> str:
-    """Return `identity(model)["trained"]` for the model in a folder. No encoder is loaded."""
+    """Return the digest of the trained tensors in a folder (`identity(model)["trained"]`). No encoder is loaded."""
     contents = model_folder.read_contents(folder)
     tensors = {
         # In the file, the names of a projection's tensors lack the part "table".
@@ -395,8 +395,8 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 def unrecorded(recorded: Mapping[str, Any]) -> list[str]:
     """Return the names of the facts that are missing in an identity because an earlier version recorded it.
 
-    An earlier version recorded none of the facts in `LATER_KEYS`. If only some are missing, the record is damaged, and
-    the result is empty.
+    An earlier version recorded none of these facts. If only some of them are missing, the record is damaged, and the
+    result is empty.
     """
     return [] if any(name in recorded for name in LATER_KEYS) else list(LATER_KEYS)
 

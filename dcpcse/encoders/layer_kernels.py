@@ -27,6 +27,7 @@ def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], cas
     finds the kernel by `case` instead. Pointers must be multiples of 16 bytes, as in new tensors.
 
     Args:
+        grid: Numbers of programs in three dimensions, as in Triton.
         case: Everything for which Triton compiles a separate kernel: the device, the dtypes of tensors, which
             arguments are None, all constants and some integers.
         options: Options with which Triton compiles the kernel.
@@ -159,7 +160,13 @@ def add_norm_backward(
     *,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients (T, H) of the states and of the residual. Without dropout, both are the same tensor."""
+    """Return the gradients (T, H) of the states and of the residual. Without dropout, both are the same tensor.
+
+    Args:
+        gradient: The gradient (T, H) of the output of `add_norm`.
+        normalized, deviations: The two tensors that `add_norm` returned for the backward pass.
+        weight, seed, number, dropout: As in `add_norm`.
+    """
     of_residual = torch.empty_like(gradient)
     of_states = torch.empty_like(gradient) if dropout else of_residual
     tensors = [gradient, normalized, deviations, weight, of_states, of_residual, seed]

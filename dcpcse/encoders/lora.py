@@ -102,7 +102,7 @@ def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None
 
     Args:
         backbone: The encoder.
-        target_modules: Suffixes of names, or only `ALL_LINEAR`. None: the layers that compute queries and values, as
+        target_modules: Suffixes of names, or only "all-linear". None: the layers that compute queries and values, as
             in the LoRA paper.
 
     Raises:

@@ -27,7 +27,7 @@ def kept(
     Args:
         seed: The seed of the masks, which is the key of Philox.
         rate: Dropout rate.
-        kind: Kind of the mask: `WEIGHTS`, `PROMPT_WEIGHTS`, `PROMPT_KEYS` or `PROMPT_VALUES`.
+        kind: `WEIGHTS` or `PROMPT_WEIGHTS` for attention weights, `PROMPT_KEYS` or `PROMPT_VALUES` for prompts.
         layer: Number of the layer.
         heads: Number of heads.
         texts: Number of texts.

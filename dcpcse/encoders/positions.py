@@ -35,7 +35,7 @@ class Positions:
 
     Args:
         size: Number of rows of the position table. For rotary models, the context length in training.
-        first: Id of the first token.
+        first: Position id of the first token.
         padding_idx: The position id of padding in backbones that count only real tokens (RoBERTa). None for other
             backbones.
         rotary: Whether positions are rotary and texts always begin at 0. An offset would only rotate the keys of the
@@ -77,7 +77,7 @@ class Positions:
 
 
 def positions_of(backbone: PreTrainedModel) -> Positions:
-    """Read the numbering from a backbone's position table. A backbone without a table is assumed to be rotary.
+    """Return how a backbone numbers tokens, by its position table. A backbone without a table must be rotary.
 
     Decoders are rotary too, but their texts can be shifted: in transformers, the text follows the keys in a cache.
     """
@@ -92,7 +92,7 @@ def positions_of(backbone: PreTrainedModel) -> Positions:
 
 
 class MPNetSelfAttention(modeling_mpnet.MPNetSelfAttention):
-    """MPNet's attention, which adds a learned bias for each distance and head to the scores."""
+    """MPNet's attention, which adds a learned bias for each distance and head to the attention scores."""
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None, position_bias: Tensor, **options: Any) -> Tensor:
         """Return the output (N, L, H).

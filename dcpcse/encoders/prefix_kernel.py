@@ -101,6 +101,7 @@ class Settings:
         Args:
             query: (T, heads, head_dim).
             keys: Keys of the prompts, (P, heads, head_dim).
+            backward: Whether the kernel of the backward pass is launched.
         """
         prompts = 0 if keys is None else self.most_prompts or len(keys)
         case = (backward, query.dtype, query.shape[1:], prompts)
@@ -469,10 +470,12 @@ def run_forward(
     """Return the output (T, heads, head_dim), and the base-2 logarithm of the softmax denominators, (heads, T).
 
     Args:
-        states: Queries, keys and values, each (T, heads, head_dim). The stride of the last dimension must be 1. The
-            other strides are free.
+        states: Queries, keys and values, each (T, heads, head_dim). The stride of the last dimension must be 1. Other
+            dimensions can have any stride.
         prompts: Keys and values of the prompts of the layer, each (P, heads, head_dim). The strides are as for
             `states`.
+        how: The settings of attention.
+        layer: Number of the layer.
         out: A contiguous tensor for the output. None: a new tensor.
     """
     query = states[0]
@@ -603,7 +606,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
     if how.prompt_counts is not None and any(
         part is not None and part.requires_grad and torch.is_grad_enabled() for part in (keys, values)
     ):
-        raise ValueError("prompts that are chosen by index get no gradient")
+        raise ValueError("prompts that are chosen by index cannot be trained")
     return _Attention.apply(query, key, value, keys, values, how, layer)
 
 
@@ -641,6 +644,7 @@ class KernelAttention:
 
         Args:
             states: Queries, keys, values, each (1, heads, T, head_dim).
+            prefix, layer, window, scale, dropout: As in `PackedAttention.attend`.
         """
         query = states[0]
         if torch.is_autocast_enabled(query.device.type):

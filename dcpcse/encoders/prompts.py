@@ -193,7 +193,7 @@ class SharedPrefix(TablePrefix):
     """The prefix of a batch whose rows have the same prompts with different dropout masks.
 
     The masks are a function of a seed and are computed when the prefix is used. Kernels compute the masks themselves.
-    Other attention functions get the keys and values of each row from this class. Both therefore use the same prompts.
+    Other attention functions get the keys and values of each row from this class. All therefore use the same prompts.
 
     Args:
         table: The table (P, width) of the prompts.

@@ -31,10 +31,10 @@ class Quantizer:
     """Convert embeddings (N, H) to codes (N, W) of a precision, and back.
 
     Args:
-        precision: A key of `CODE_TYPES`.
+        precision: float32, int8, uint8, binary or ubinary.
         dimension: Number of values H of an embedding.
-        ranges: The smallest and the largest value of each dimension (2, H), float32. Values beyond them are clipped.
-            Only for `WITH_RANGES`.
+        ranges: The smallest and the largest value of each dimension (2, H), float32. Values outside a range are
+            clipped. Only for int8 and uint8.
     """
 
     precision: str
@@ -43,7 +43,7 @@ class Quantizer:
 
     @classmethod
     def fit(cls, precision: str, embeddings: np.ndarray) -> Self:
-        """Return the quantizer whose ranges are those of the embeddings (n, H).
+        """Return a quantizer with the ranges of the values in embeddings (n, H).
 
         Raises UserError if the precision needs ranges and there is only one embedding.
         """
@@ -96,18 +96,18 @@ class Quantizer:
     def cells(self, codes: np.ndarray) -> np.ndarray:
         """Return the numbers of the cells (N, H), or signs as 0 and 1, in float32.
 
-        Their inner products with `weights(query)` are those of the query with decoded vectors, except for a number
-        that is the same for all codes, and for the length of the decoded vectors.
+        The inner product of these numbers and `weights(query)` is proportional to the inner product of the decoded
+        vector and the query, plus a constant that is the same for all codes.
         """
         cells = np.unpackbits(self.bits(codes), axis=1, count=self.dimension) if self.is_binary else codes
         return cells.astype(np.float32)
 
     def weights(self, queries: np.ndarray) -> np.ndarray:
-        """Return the weights (Q, H) of `cells` for queries (Q, H). For signs, these are the signs of the queries."""
+        """Return the vectors (Q, H) by which `cells` are multiplied for queries (Q, H). For binary codes: signs."""
         return np.where(queries > 0, 1, -1).astype(np.float32) if self.is_binary else queries * self._steps
 
     def stored(self, codes: np.ndarray) -> "Vectors":
-        """Return the unit vectors that `codes` stand for. For float32, these are the codes."""
+        """Return the unit vectors that `codes` stand for. For float32, these are the codes themselves."""
         return codes if self.precision == "float32" else QuantizedVectors(codes, self)
 
     def bits(self, codes: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Check that an encoder is plain: weights in its folder, a known architecture, and no custom code.
 
-The checks prevent four defaults of transformers. It would ask at the terminal whether to run the checkpoint's code. It
-would load an adapter next to the weights, follow an index to shards outside the folder, and download compiled kernels
-that a configuration refers to. Weights are read from safetensors files. If there are none, weights are read from
-pickles (`.bin`) without running code.
+Without these checks, transformers would ask at the terminal whether to run the checkpoint's code, load an adapter next
+to the weights, follow an index to shards outside the folder, and download compiled kernels that a configuration refers
+to. Weights are read from safetensors files. If there are none, weights are read from pickles (`.bin`) without running
+code.
 """
 
 import os
@@ -70,7 +70,7 @@ class WeightFiles:
     """The weights of an encoder.
 
     Args:
-        name: A key of `WEIGHT_FILES`.
+        name: Name of the file with the weights or, for several files, of their index.
         files: Paths of the files that contain the tensors.
     """
 

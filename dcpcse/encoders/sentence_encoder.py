@@ -85,7 +85,7 @@ class SentenceEncoder(nn.Module):
         encoder: The encoder, with prompts or a LoRA adapter if it has any.
         tokenizer: The tokenizer of the encoder.
         source: The origin of the encoder.
-        pooling: Name of a pooler in `POOLERS`.
+        pooling: Name of the pooler, such as "cls" or "avg".
         head: Module that is applied to pooled vectors in training, and at inference if `head_at_inference` is set.
             None: no head.
         head_at_inference: Whether the head is applied at inference.
@@ -362,8 +362,8 @@ class SentenceEncoder(nn.Module):
 
         Args:
             sentences: N sentences.
-            batch_size: Maximum number of sentences per batch. None: 128 on a CPU, no maximum on a GPU.
-                Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
+            batch_size: Maximum number of sentences per batch. None: 128 on a CPU, no maximum on a GPU. Batches are
+                also limited to 2,048 tokens on a CPU and 32,768 tokens on a GPU.
             normalize: Whether to scale the embeddings to unit length. None: the model's setting.
             convert_to_tensor: Whether to return a tensor on the device of the model in place of a numpy array.
             options: Further fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
@@ -374,7 +374,7 @@ class SentenceEncoder(nn.Module):
                 model was not trained (`matryoshka_dims`). `precision`: int8 or uint8 for codes (N, H) of one byte,
                 binary or ubinary for codes (N, ceil(H / 8)) of eight signs per byte, as in sentence-transformers.
                 `calibration`: for int8 and uint8, texts or ranges (2, H) that determine the codes. By default, the
-                ranges are those of the given sentences, so that codes of different calls are not comparable.
+                given sentences determine the codes, so codes of different calls are not comparable.
                 `prompt_name`: name of the prompt before each sentence, such as query or document (`prompt_of`).
                 `prompt_text`: text before each sentence, instead of a prompt.
                 As in sentence-transformers, `normalize_embeddings` and `show_progress_bar` can be given instead of
@@ -585,7 +585,8 @@ class SentenceEncoder(nn.Module):
         record = contents.record
         if (difference := next(tokenizer_differences(record, tokenizer), None)) is not None:
             raise UserError(
-                f"the tokenizer in {folder} differs from that of the training: {difference}; copy the folder again"
+                f"the tokenizer in {folder} differs from the tokenizer in training: {difference}; "
+                "copy the folder again"
             )
         tell_unrecorded(folder, record)
         if record.get("lora"):
@@ -676,8 +677,8 @@ class SentenceEncoder(nn.Module):
         """Return this model with its LoRA adapter added to a copy of the encoder's weights.
 
         Without an adapter, this method returns the model itself. The returned model is for inference, and its
-        embeddings are the same up to rounding. It counts as a trained encoder, so it needs neither peft nor the base.
-        Raises UserError if the weights are in half precision, which would round the sum.
+        embeddings are the same up to rounding. `save` writes all its weights, so loading needs neither peft nor the
+        base. Raises UserError if the weights are in half precision, which would round the sum.
         """
         if self.encoder.lora is None:
             return self
@@ -727,9 +728,10 @@ class SentenceEncoder(nn.Module):
         )
 
     def prompt_settings(self) -> dict[str, Any]:
-        """Return the prompts as sentence-transformers records them: `prompts` and `default_prompt_name`; {} if none.
+        """Return the prompts as sentence-transformers records them: `prompts` and `default_prompt_name`.
 
-        If the default prompt has no name, the names are `PROMPT_NAMES`.
+        The result is {} if there are no prompts. If the default prompt has no name, the names default, query and
+        document are used.
         """
         default, named = self.text_prefix, dict(self.prompts)
         if not default:
@@ -771,7 +773,7 @@ class EncoderInputs(TensorGroup):
 
     @classmethod
     def of(cls, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None) -> "EncoderInputs":
-        """Return the inputs with their packing. It is computed on the CPU, so no pass waits for a GPU.
+        """Return the inputs with their packing, which is computed on the CPU, so no pass waits for a GPU.
 
         Args:
             input_ids: As in `EncoderInputs`, on the CPU.
@@ -890,7 +892,7 @@ def plain_encoder(
 
     Args:
         backbone: The pretrained encoder.
-        pooling: Name of a pooler in `POOLERS`.
+        pooling: Name of the pooler, such as "cls" or "avg".
         template: The template of all sentences. None: no template.
         denoise: Whether to subtract the vector of the empty template from the pooled vector.
         final_period: As in `SentenceEncoder`.

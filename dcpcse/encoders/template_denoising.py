@@ -26,7 +26,7 @@ class Denoising:
     Args:
         training: Whether to subtract the vector in train mode.
         inference: Whether to subtract the vector in eval mode.
-        by: The way to compute the vector, one of `WAYS`.
+        by: "template" (the template alone is encoded), or "attention" (attention is restricted to the template).
         shifted: Whether template tokens after the sentence keep their positions in the full input.
         freeze: Whether the subtracted vector is a constant, without gradients.
         from_zero: Whether the positions of the empty template are counted from 0 in encoders with a different first
@@ -48,8 +48,8 @@ class Denoising:
     def record(self) -> dict[str, Any]:
         """Return the settings as `dcpcse.json` contains them.
 
-        `from_zero` is included only if it is set. Without it, identities and checkpoints are the same as in versions
-        without this setting.
+        `from_zero` is included only if it is set. Without this entry, identities and checkpoints are the same as in
+        versions without this setting.
         """
         settings = asdict(self)
         return settings if self.from_zero else {name: settings[name] for name in settings if name != "from_zero"}

@@ -267,7 +267,7 @@ class TokenTemplate:
 
 
 def with_final_period(sentence: str) -> str:
-    """Add a period to a sentence unless it ends in one of `SENTENCE_ENDS` (PromptBERT's evaluation)."""
+    """Add a period to a sentence unless it ends with a period, question mark or quotation mark (PromptBERT)."""
     text = sentence.strip()
     return f"{text}." if text and text[-1] not in SENTENCE_ENDS else text
 

@@ -138,7 +138,7 @@ def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] 
     Args:
         backbone: The pretrained encoder.
         matrix: The module with the matrix.
-        remove: Names in `BIASES` of the kinds of tokens to exclude (PromptBERT, Table 3). For "case", sentences are
+        remove: Kinds of tokens to exclude, such as "subword" (PromptBERT, Table 3). For "case", sentences are
             converted to lower case instead, so no word is lost (appendix A.1).
     """
     names = set(remove)
@@ -152,10 +152,10 @@ def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> 
 
     Args:
         tokenizer: The tokenizer.
-        remove: Names in `BIASES`.
+        remove: Kinds of tokens, such as "subword".
 
-    Raises:
-        UserError: If a name is not in `BIASES`.
+        Raises:
+            UserError: If a kind is unknown.
     """
     vocabulary = tokenizer.get_vocab()
     removed: set[int] = set()
@@ -258,7 +258,7 @@ class Choice:
         template: As in `plain_encoder`.
         denoise: As in `plain_encoder`.
         final_period: As in `plain_encoder`.
-        remove: Names in `BIASES` of the kinds of tokens that static embeddings exclude (see `static_encoder`).
+        remove: Kinds of tokens that static embeddings exclude (see `static_encoder`).
         top_k: Number of tokens to average.
     """
 

@@ -276,7 +276,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
         for name in ("mteb", "mteb_benchmark"):
             if getattr(self, name) and option != spell(name):
                 raise UserError(
-                    f"{option} and {spell(name)} are given; leave one of them out, since their means differ"
+                    f"{option} and {spell(name)} are averaged separately and cannot be combined; give one of them"
                 )
         if self.mode == "dev":
             raise UserError(f"{option}: MTEB tasks have their own splits; leave {spell('mode', 'dev')} out")

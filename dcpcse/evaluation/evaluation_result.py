@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationResult:
-    """The results of an evaluation by task. They print as the tables of the papers; a notebook shows HTML tables.
+    """The results of an evaluation by task. `print` shows the tables of the papers, a notebook HTML tables.
 
     Args:
         at_size: Size of the embeddings → task → result of senteval, largest size first. The size None means embeddings

@@ -183,10 +183,10 @@ def shortening(
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
     """Return the dev metrics of SentEval's tasks and of user data by name.
 
-    Metrics of SentEval's tasks have their names in the papers, metrics of user data have the names in `OWN_METRICS`.
-    Accuracies are × 100, all other scores are fractions. The mean `avg_sts` or `avg_transfer` is included if the
-    results contain all tasks of the mean. If a family has several sets of user data, the metric is the mean over the
-    sets. Each set then also has a separate metric, such as `retrieval_FOLDER_ndcg_at_10`.
+    Metrics of SentEval's tasks have their names in the papers, and metrics of user data have names such as
+    `pairs_spearman`. Accuracies are × 100, all other scores are fractions. The mean `avg_sts` or `avg_transfer` is
+    included if the results contain all tasks of the mean. If a family has several sets of user data, the metric is the
+    mean over the sets. Each set then also has a separate metric, such as `retrieval_FOLDER_ndcg_at_10`.
     """
     sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
     transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
@@ -215,7 +215,7 @@ def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def described(options: EncodeOptions) -> dict[str, Any]:
-    """Return the entry for these options of encoding in records and in identities of caches; {} for the defaults."""
+    """Return the entry about these options of encoding for records and identities; {} for the defaults."""
     return {"encoding": recorded} if (recorded := options.recorded()) else {}
 
 

@@ -53,7 +53,7 @@ class MTEBEncoder:
         prompts: Name as in mteb → prompt, the text that precedes each text of a task (see `read_prompts`). A prompt
             replaces the model's default prompt. None: the named prompts of the model.
         folder: The local folder of the model. The run record in this folder names the training data.
-        options: Options of `SentenceEncoder.encode`, such as truncate_dim. If mteb passes a batch_size, it takes
+        options: Options of `SentenceEncoder.encode`, such as truncate_dim. A batch_size that mteb passes takes
             precedence.
 
     Raises:
@@ -338,8 +338,7 @@ def training_datasets(folder: Path | None) -> set[str] | None:
     """Return the data sets on which the model in a folder was trained, by their names in mteb; None if unknown.
 
     The names are derived from the name of the training file in the run record. Only the names of the presets' training
-    files (`TRAINING_DATA`), which the scripts in data/ create, are recognised. Raises UserError if the run record is
-    damaged.
+    files, which the scripts in data/ create, are recognised. Raises UserError if the run record is damaged.
     """
     if folder is None or not (folder / RUN_FILE).is_file():
         return None

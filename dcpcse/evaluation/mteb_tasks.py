@@ -172,8 +172,8 @@ def multilingual_tasks() -> MtebTasks:
     """Return the tasks of `--task_set multilingual`, without their data.
 
     STS17 and STS22.v2 are scored for each language or pair of languages. The task Tatoeba searches for the English
-    translation of each sentence. The last task searches for the translation of each English sentence. mteb does not
-    have the last task.
+    translation of each sentence. A fourth task, which mteb does not have, searches for the translation of each English
+    sentence.
     """
     mteb = import_mteb()
     *names, reverse = MULTILINGUAL_TASKS
@@ -199,7 +199,7 @@ def _reverse(forward: type, name: str) -> Any:
 def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
     """Return the tasks, restricted to subsets that contain at least one of these languages.
 
-    Of a pair of languages, one is enough. Tasks in other languages are left out, with a log line.
+    For a pair of languages, one of the two is enough. Tasks in other languages are left out, with a log line.
 
     Args:
         tasks: The tasks.
@@ -628,8 +628,8 @@ class OutcomeRecorder:
 def parts_of_f1(predicted: Sequence[int]) -> np.ndarray:
     """Return the contribution (n,) of each of n sentences to the weighted mean of F1.
 
-    If p sentences find a sentence, and its translation is one of them, the precision is 1 / p and the recall is 1, so
-    F1 is 2 / (p + 1).
+    If p sentences have the same nearest sentence, and one of the p sentences is its translation, the precision is 1 /
+    p and the recall is 1, so F1 is 2 / (p + 1).
 
     Args:
         predicted: For each sentence, the index of the nearest sentence of the other language. A sentence and its

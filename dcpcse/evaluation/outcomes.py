@@ -41,9 +41,9 @@ class ExampleOutcomes:
     """The outcomes of one run on the n examples of a task.
 
     Args:
-        statistic: The name of the score, a key of `dcpcse.evaluation.significance.STATISTICS`.
+        statistic: The name of the score, such as "spearman" (a key of `significance.STATISTICS`).
         values (n,): For `spearman` and `average_precision`, the cosine of each pair. For `accuracy`, whether each
-            example is classified correctly. For `mean` and `BY_CLASS`, the score of each query.
+            example is classified correctly. For `mean` and `mean by class`, the score of each query.
         gold (n,): Gold scores of pairs, classes of examples or queries, or numbers of relevant documents of queries;
             None if they are unknown.
     """
@@ -59,7 +59,7 @@ class ExampleOutcomes:
 
     @property
     def resampled(self) -> str:
-        """A word for what a bootstrap draws: the examples, or the classes of the examples."""
+        """The name of the items that a bootstrap draws: the examples, or the classes of the examples."""
         return "classes" if self.statistic == BY_CLASS else self.examples
 
     @property
@@ -218,7 +218,7 @@ def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path,
     scores |= dict.fromkeys(("mean", BY_CLASS), result.values.mean)
     if result.statistic in scores and abs(100 * scores[result.statistic]() - score) > 0.01:
         raise UserError(
-            f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one of them"
+            f"{path} and {arrays} come from different evaluations: the scores of {task} differ; give one of them"
         )
 
 
@@ -288,7 +288,10 @@ def _mteb_files(folder: Path) -> list[Path]:
     folders = sorted({path.parent for depth in depths for path in folder.glob(depth + MTEB_FACTS)})
     if len(folders) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in folders[:3])
-        raise UserError(f"{folder} contains mteb's results of {len(folders)} models or revisions ({names}); give one")
+        raise UserError(
+            f"{folder} contains mteb's results of {len(folders)} models or revisions ({names}); give "
+            "one of their folders"
+        )
     return [path for path in sorted(folders[0].glob("*.json")) if path.name != MTEB_FACTS] if folders else []
 
 
@@ -298,7 +301,7 @@ def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
         with schema.explained(path):
             content = parse_json(read_text(path))
             if not isinstance(content, dict) or "task_name" not in content:
-                raise UserError(f"{path}: neither scores of dcpcse.evaluate nor a result of mteb")
+                raise UserError(f"{path} contains neither scores of dcpcse.evaluate nor a result of mteb")
             schema.check(MtebRecord, content)
         scores |= scores_of_parts(f"{MTEB}/{content['task_name']}", content["scores"], path)
     return RunOutcomes(str(source), None, {}, scores, families_of_parts(scores, {}))

@@ -25,7 +25,7 @@ from dcpcse.data.readers import READERS, delimiter_of, format_of, plain_columns,
 from dcpcse.data.tables import Row, Table, is_missing
 from dcpcse.utils.arguments import path
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError, no_effect, plural, spell
+from dcpcse.utils.errors import UserError, no_effect, spell
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ def own_tasks(
 
     Args:
         data: The pairs and the texts by the names of their options, each a file, an object or None.
-        columns: The choice of columns, of which each file or object uses the roles that it has.
+        columns: The choice of columns for all data. Each file or object uses only the roles that it has.
         option: Name of the option with this choice.
         metric: The score of the texts, see `senteval.labels.LabelsTask`.
 
     Raises:
-        UserError: If data are invalid, or if none of them has a chosen role.
+        UserError: If data are invalid, or if a chosen role occurs in none of the data.
     """
     chosen, tasks = chosen_columns(columns, option), []
     kinds = {name: LABELS if name.endswith("labels") else PAIRS for name in data}
@@ -105,9 +105,9 @@ def own_pairs(data: Any, name: str = "pairs", columns: Chosen = None) -> PairsTa
     Args:
         data: A file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a score per row.
             The score is in the column named score or label; without such a column, in the third column. If all scores
-            are 0 or 1, or two binary labels (`dcpcse.data.columns.SCHEMES`), the pairs are evaluated by average
-            precision. Otherwise they are evaluated by Spearman correlation, and scores may have any scale. Files may
-            be .csv, .json or .jsonl; any other file has tab-separated columns. A header is optional.
+            are 0 or 1, or two binary labels such as yes and no, the pairs are evaluated by average precision.
+            Otherwise they are evaluated by Spearman correlation, and scores may have any scale. Files may be .csv,
+            .json or .jsonl; any other file has tab-separated columns. A header is optional.
         name: The name of the data in messages and results, if `data` is a Python object.
         columns: The chosen columns.
     """
@@ -175,8 +175,8 @@ def _open(data: Any, name: str, kind: _Kind, columns: Chosen) -> tuple[Table, in
         table = open_table(data, name, columns)
         if table.columns is not None and len(table.columns) != kind.width:
             raise UserError(
-                f"{name}: found {plural(len(table.columns), 'column')} {list(table.columns)}, but {kind.width} are "
-                f"expected; {kind.object_remedy}{_selection(table, kind)}"
+                f"{name}: expected {kind.width} columns but found {len(table.columns)} {list(table.columns)}; "
+                f"{kind.object_remedy}{_selection(table, kind)}"
             )
     named = None if table.columns is None else kind.target(table.role_names)
     target = kind.texts if named is None else named
@@ -233,7 +233,7 @@ def _open_file(path: Path, name: str, kind: _Kind, columns: Chosen) -> Table:
     if columns:
         select_columns(table, columns)
     if len(table.columns) != kind.width:
-        problem = f"found the columns {list(table.columns)}, but {kind.width} {_separated(path)}columns are expected"
+        problem = f"expected {kind.width} {_separated(path)}columns but found {list(table.columns)}"
         raise _line(table, kind, first[0]).error(f"{problem}{_hint(name, kind)}")
     return table
 

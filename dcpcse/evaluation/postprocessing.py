@@ -1,8 +1,8 @@
 """Unsupervised transformations of sentence embeddings: whitening and flow.
 
 Whitening gives embeddings mean 0 and an identity covariance matrix (BERT-whitening; Su et al. 2021). The flow maps
-embeddings to a Gaussian distribution (BERT-flow; Li et al. 2020). It is based on Glow, with the architecture of the
-published code: three levels of three steps each. A step consists of an activation normalisation, a reversal of the
+embeddings to a Gaussian distribution (BERT-flow; Li et al. 2020). The flow is based on Glow, with the architecture of
+the published code: three levels of three steps each. A step consists of an activation normalisation, a reversal of the
 channels, and an additive coupling of width 32. After each level half of the channels are split off as latent channels.
 The prior is a standard Gaussian.
 """
@@ -302,7 +302,7 @@ class Fitting:
     """A postprocessor, and the sentences whose embeddings it is fitted to.
 
     Args:
-        name: A key of `POSTPROCESSORS`.
+        name: "whitening" or "flow".
         settings: The settings of the postprocessor.
         sentences: The sentences. None: fit the postprocessor for each task to the distinct sentences of this task.
         source: The file that contains the sentences, for messages and records.

@@ -65,7 +65,7 @@ def own_retrieval(data: str | os.PathLike[str], split: str = "test") -> BeirTask
     """
     tasks = retrieval_tasks([location("retrieval", data)], split)
     if len(tasks) > 1:
-        raise UserError(f"{data} is {len(tasks)} sets; give one of them, such as {tasks[0].name}")
+        raise UserError(f"{data} consists of {len(tasks)} sets; give one of them, such as {tasks[0].name}")
     return tasks[0]
 
 
@@ -364,7 +364,7 @@ def _identified(name: str, source: Path, rows: Iterable[TextRow], *, blank: bool
             location = f"{line.unit or 'line'} {first[key]}"
             raise _fault(line, f"the id {quote(key)} occurs twice, first in {location}", "give each id once")
         if not blank and not text.strip():
-            raise _fault(line, "an empty text found", "give a text, or remove the line and its judgements")
+            raise _fault(line, "found an empty text", "give a text, or remove the line and its judgements")
         first[key], unit = line.number, line.unit
         texts.append(text)
     if not texts:
@@ -399,9 +399,7 @@ def _task(
             found = f"query {quote(query)} and document {quote(document)} occur twice with different scores"
             raise _fault(line, found, "keep one of the lines")
         if score > 0 and query == document:
-            found = (
-                f"the document {quote(document)} is relevant for the query with its id, which ignores it as in BEIR"
-            )
+            found = f"the document {quote(document)} is relevant for the query with the same id, which BEIR ignores"
             raise _fault(line, found, "give queries and documents different ids")
     relevant = {
         query: {row_of[document]: score for document, score in found.items() if score > 0}

@@ -179,8 +179,8 @@ def evaluate_plan(
         model: The model.
         head: The result of `plan.head(model)`.
         folder: The local folder of the model, for tasks of MTEB (see `MTEBEncoder`).
-        on_result: A function that is called with the size of the embeddings (None: complete) and each result as soon
-            as it is computed.
+        on_result: A function that is called with the size of the embeddings (None: not shortened) and each result as
+            soon as it is computed.
 
     Raises:
         UserError: If a size in the options is larger than the size of the model's embeddings.

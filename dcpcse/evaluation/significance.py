@@ -2,13 +2,13 @@
 
 The examples of a task are resampled with replacement, and every score is computed again for each resample (Efron and
 Tibshirani, *An Introduction to the Bootstrap*, 1993). All runs of all models use the same resamples. If each model has
-at least `LEAST_SEEDS` runs with different seeds, the variance between seeds is added.
+at least three runs with different seeds, the variance between seeds is added.
 
 Runs are nested in models, and all runs share the examples. Diagnostic studies with several readers and cases have the
 same design, so the variance is estimated as in these studies: by the method of Obuchowski and Rockette (*Hypothesis
 testing of diagnostic accuracy for multiple readers and multiple tests*, 1995), with the degrees of freedom of Hillis
 (*A marginal-mean ANOVA approach for analyzing multireader multicase radiological imaging data*, 2014). In contrast to
-these papers, each side has a separate variance (Welch, 1947).
+these papers, each model has a separate variance (Welch, 1947).
 
 Scores are fractions. The functions neither read files nor use models.
 """
@@ -44,12 +44,12 @@ class Outcomes:
     """The outcomes of the runs of all models on the n examples of a task.
 
     Args:
-        statistic: The name of the score, a key of `STATISTICS`.
+        statistic: The name of the score, such as "spearman" (a key of `STATISTICS`).
         values: For each model, an array (R, n) with a row for each of its R runs. The values are cosines for
-            `spearman` and `average_precision`, 0 (wrong) and 1 (correct) for `accuracy`, and for `mean` and `BY_CLASS`
-            the numbers whose mean is the score.
-        gold: Gold scores (n,) for `spearman`, labels 0 and 1 (n,) for `average_precision`, classes (n,) for
-            `BY_CLASS`. The other statistics ignore it.
+            `spearman` and `average_precision`, 0 (wrong) and 1 (correct) for `accuracy`, and the numbers whose mean
+            is the score for `mean` and `mean by class`.
+        gold: Gold scores (n,) for `spearman`, labels 0 and 1 (n,) for `average_precision`, and classes (n,) for
+            `mean by class`. The other statistics do not use `gold`.
         examples: The name of the examples in messages, such as "pairs".
 
     Raises:
@@ -68,9 +68,7 @@ class Outcomes:
         object.__setattr__(self, "gold", gold)
         shapes = [np.shape(array)[-1:] for array in (*values, *([] if gold is None else [gold]))]
         if len(set(shapes)) != 1 or any(array.ndim != 2 for array in values) or (gold is not None and gold.ndim != 1):
-            raise ValueError(
-                f"arrays of the same length are needed; got lengths {', '.join(str(n) for (n,) in shapes)}"
-            )
+            raise ValueError(f"expected arrays of the same length but found {', '.join(str(n) for (n,) in shapes)}")
         if not all(np.isfinite(array).all() for array in (*values, *([] if gold is None else [gold]))):
             raise ValueError(f"the values or gold scores of the {self.examples} contain NaN or infinity")
         if self.size < (least := STATISTICS[self.statistic].least):
@@ -146,8 +144,8 @@ class Statistic:
             returns the scores (R, S) of each model.
         mean_over: The items over which the score is a mean: "examples", "positives", "classes" (which are resampled
             with all their examples), or None if the score is not a mean. The variance of a mean over n items is too
-            small in resamples by a factor of (n - 1) / n. The degrees of freedom are n - 1. Correlations need no such
-            correction: with 50 pairs, they vary too much in resamples.
+            small in resamples by a factor of (n - 1) / n. The degrees of freedom are n - 1. Correlations are not
+                corrected: with 50 pairs, they already vary too much in resamples.
         scale: How intervals are computed: "correlation" with Fisher's transformation, "proportion" by Wilson's method,
             "linear" without a transformation.
         least: Minimum number of examples of a task.
@@ -260,7 +258,7 @@ class Estimate:
         return 100 * self.value, 100 * self.low, 100 * self.high
 
     def covers(self, examples: str = "test pairs") -> str:
-        """Return a text that says what the interval covers: examples, and seeds or not.
+        """Return a text that says what the interval covers, such as "test pairs and seeds".
 
         Args:
             examples: The name of the examples, such as "test pairs".
@@ -336,8 +334,7 @@ def difference(
 
     Args:
         seedless: The models that do not depend on a seed, such as an untrained encoder. Such a model has one run and
-            no variance between seeds. The interval then covers seeds if the other model has at least `LEAST_SEEDS`
-            runs.
+            no variance between seeds. The interval then covers seeds if the other model has at least three runs.
         against: The difference under the null hypothesis of the two-sided test.
 
     Raises:

@@ -87,7 +87,7 @@ def measures(result: Result) -> list[tuple[str, float, int | None]]:
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the mean of `points` for each family of tasks, without families that have no points."""
+    """Return the mean of the main scores × 100 for each family of tasks, without families that have no main scores."""
     families: dict[str, list[float]] = {}
     for result in results.values():
         if hasattr(result, "points"):

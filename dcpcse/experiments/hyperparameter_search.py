@@ -144,7 +144,7 @@ class Trials:
 
     Args:
         folder: The folder.
-        name: A name in `SEARCHES`.
+        name: Name of the search, "dcpcse" or "d2cse".
         arguments: Options of train.py for all trials, as command-line arguments.
         shared: The options in `arguments`, by name.
         limit: Maximum number of trials to start.
@@ -172,6 +172,10 @@ class Trials:
         """Run the candidates that have not been tried yet, and log the best one.
 
         Returns False if `limit` is reached before all candidates are tried. Raises UserError if all candidates fail.
+
+        Args:
+            stage: Name of the stage.
+            candidates: The options to try, one dict per trial.
         """
         jobs = [self._job(options) for options in candidates]
         waiting = list(range(len(jobs)))
@@ -195,7 +199,7 @@ class Trials:
         return True
 
     def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
-        """Return the options of finished trials, best first, from the last of these stages that has results.
+        """Return the options of finished trials, best first, from the last given stage that has results.
 
         Without results, return [{}].
         """

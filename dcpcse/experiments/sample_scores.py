@@ -151,7 +151,7 @@ def measure_pairs(model: SentenceEncoder, pairs: Mapping[str, senteval.ScoredPai
 
 
 def build_untouched(base: str) -> dict[Untouched, SentenceEncoder]:
-    """Build all representations in `UNTOUCHED` that an encoder supports.
+    """Build all representations of an encoder without training (`UNTOUCHED`) that the encoder supports.
 
     The encoder's trained pooler is left out if the checkpoint has none. The poolers that need a masked-LM head are
     left out if the checkpoint has no such head.
@@ -181,7 +181,8 @@ def _load_with_head(base: str) -> Backbone | None:
 
 
 def untouched_rows(base: str, dev: senteval.ScoredPairs) -> dict[str, SentenceEncoder]:
-    """Return the table rows of an untouched encoder: the rows of `SHOWN`, and the pooler with the best dev score.
+    """Return the table rows of an untouched encoder: some fixed poolers (`SHOWN`), and the pooler with the best dev
+    score.
 
     Args:
         base: Folder or hub id of the encoder.

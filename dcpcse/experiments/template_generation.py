@@ -100,6 +100,10 @@ def fill_gaps(
 
     Returns up to `beams` fillings, best first. A filling is (sum of log-probabilities, text of the first gap, text of
     the second gap).
+
+    Args:
+        texts: Texts with a sentinel token of T5 in each of the two gaps.
+        beams: Number of beams.
     """
     marks = tokenizer.convert_tokens_to_ids(list(SENTINELS))
     special = torch.tensor(sorted({*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(SENTINELS)}))

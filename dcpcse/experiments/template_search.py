@@ -1,8 +1,8 @@
 """Greedy search for a template, scored on STS-B dev (PromptBERT, section 4.2).
 
-The search first varies the relationship tokens between sentence and [MASK]. It then keeps the best of these and varies
-the prefix around the sentence. With `--t5`, `dcpcse.experiments.template_generation` generates the templates instead.
-Every score is saved immediately in `scores.json`, from which an interrupted search is resumed.
+The search first varies the relationship tokens between sentence and [MASK]. It then keeps the best relationship tokens
+and varies the prefix around the sentence. With `--t5`, `dcpcse.experiments.template_generation` generates the
+templates instead. Every score is saved immediately in `scores.json`, from which an interrupted search is resumed.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[T
 
     templates = generate_templates(*load_t5(args.t5), examples, args.generate)
     if not templates:
-        raise UserError(f"--t5 {args.t5} closes no gap within {MAX_GAP_TOKENS} tokens; choose a pretrained T5")
+        raise UserError(f"--t5 {args.t5} fills no gap in at most {MAX_GAP_TOKENS} tokens; choose a pretrained T5")
     return templates
 
 

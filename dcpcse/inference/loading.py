@@ -266,7 +266,7 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
     Raises UserError if the file contains the weights of a model, or if a given option applies only to encoders.
     """
     if Path(name).suffix == ".safetensors":
-        raise UserError(f"{name} contains weights of a model; give the folder that contains it")
+        raise UserError(f"{name} contains weights of a model; give the folder that contains this file")
     _refuse_folder_options(name, args, published)
     of_encoders = {"template", "prompt", "denoise", "final_period", "top_k", "remove", "lm_head", "bf16"}
     for option in sorted(of_encoders & args.changed()):

@@ -94,7 +94,7 @@ class SentenceFolder:
 
     @cached_property
     def prompts(self) -> dict[str, str]:
-        """The named prompts. {}, with a warning, if the pooling leaves out their tokens, which is not supported."""
+        """The named prompts. If the pooling leaves out their tokens, which is not supported: {}, with a warning."""
         if self.texts.prompts and not self.pooling.include_prompt:
             warn(
                 f"{self.folder}: its prompts are not used, since its pooling leaves out their tokens (include_prompt)"

@@ -1,4 +1,4 @@
-"""Encode sentences with an exported ONNX graph. Needed are onnxruntime, tokenizers and numpy, but not torch."""
+"""Encode sentences with an exported ONNX graph. This needs onnxruntime, tokenizers and numpy, but not torch."""
 
 import logging
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ class OnnxEncoder:
             sentences: N sentences.
             batch_size: Maximum number of sentences in a batch. Batches of long sentences are smaller. None: 128.
             normalize: Whether to scale embeddings to unit length.
-            options: The options of `SentenceEncoder.encode` in `OPTIONS`.
+            options: The options of `SentenceEncoder.encode` that an exported graph supports (`OPTIONS`).
         """
         chosen = PrecisionOptions(batch_size=batch_size, normalize=normalize, **options)
         chosen.require_only(OPTIONS, "an ONNX graph")

@@ -30,7 +30,7 @@ class EncodedBatch:
         attention_mask: (B, V, L), 1 for tokens and 0 for padding.
         embeddings: The embeddings (B, H) of each view after the head, by the name of the view.
         prefix: The deep prompts of the first pass, which computed the embeddings. None without deep prompts.
-        slots: The template slots of the rows. None without templates.
+        slots: The indices of masks and prompts in the templates of the rows. None without templates.
         packing: The packing of `attention_mask`.
         extras: Further tensors of the batch, such as labels.
         pooled: The pooled vectors (B, H) of each view before the head, by the name of the view.

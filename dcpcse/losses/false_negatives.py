@@ -46,7 +46,7 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
 
 
 def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
-    """Return, for each view of candidates, the mask (B, C) of those that B anchors leave out, or None for no mask.
+    """Return, for each view, the mask (B, C) of the candidates that the B anchors leave out. None means no mask.
 
     A mask that is the same for all anchors has the shape (C,).
 

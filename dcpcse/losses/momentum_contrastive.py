@@ -21,10 +21,10 @@ from dcpcse.utils.distributed import gather_by_rank
 class MomentumContrastive(Contrastive):
     """Contrastive loss in which the anchors of earlier batches are further negatives (ESimCSE).
 
-    A queue contains the anchors of all processes. A momentum encoder embeds these anchors. It is the encoder without
-    dropout, with moving averages instead of the trained weights, followed by the trained head. At the first batch, the
-    averages are equal to the weights. After each optimiser step, they become momentum * average + (1 - momentum) *
-    weight. False negatives in the queue are not left out.
+    A queue contains the anchors of all processes. A momentum encoder embeds these anchors. The momentum encoder is the
+    encoder without dropout, with moving averages instead of the trained weights, followed by the trained head. At the
+    first batch, the averages are equal to the weights. After each optimiser step, they become momentum * average + (1
+    - momentum) * weight. False negatives in the queue are not left out.
 
     Args:
         encoder: The module whose trained weights are averaged.

@@ -66,7 +66,7 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
 
 
 def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
-    """Return the targets (B, P) of the pairs of each example: unchanged scores, or the `TARGETS` of labels.
+    """Return the targets (B, P) of the pairs of each example: scores, or 0 to 1 for labels.
 
     Args:
         batch: The batch. If a pair has no target, `extras` must contain scores or labels.

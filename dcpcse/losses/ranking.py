@@ -99,7 +99,7 @@ class RankDistillation(Loss):
 
     Args:
         teachers: The weights of the teachers, by the names of the guides.
-        ranking: A key of `RANKINGS`.
+        ranking: "listnet", "listmle" or "pairwise".
         temperature: Divides the cosines of the model.
         teacher_temperature: Divides the cosines of the teachers.
         gather_gradient: "exact" or "published" (see `Contrastive`).

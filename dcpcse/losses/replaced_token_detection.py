@@ -27,7 +27,7 @@ class ReplacedTokenDetection(PerRowLoss):
         hidden_size: The discriminator's hidden size.
         corruption: The module that replaces tokens. None if the batches contain corrupted token ids.
         discriminator: The encoder that detects replaced tokens. None: the trained encoder itself.
-        conditional: Whether the sentence embedding replaces [CLS]. False: D2CSE, Table 6, c.
+        conditional: Whether the sentence embedding replaces [CLS]. False: [CLS] is unchanged (D2CSE, Table 6, c).
         before_mlp: Whether the vector before the head replaces [CLS], instead of the embedding after the head.
         reduction: As in `dcpcse.losses.functional.replaced_token_ce`.
         copies: The number of views of one text in which tokens are replaced.

@@ -69,7 +69,7 @@ def _similar_from(args: ModelArguments, columns: Columns) -> dict[str, Any]:
     if columns.label == LABEL and columns.classes and "entailment" not in columns.classes:
         raise UserError(
             f"{spell('train_file')}: no row has the label entailment, and {spell('method', 'angle')} uses in-batch "
-            f"negatives for such rows only; add some, or give {spell('in_batch_weight')} 0"
+            f"negatives only for such rows; add such rows, or give {spell('in_batch_weight')} 0"
         )
     return {"similar_from": sum(scores) / 2} if scores else {}
 

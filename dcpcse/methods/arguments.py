@@ -1,7 +1,7 @@
 """Options that all methods share, in one dataclass per topic. The module of a method declares further options.
 
-`needs=` in the declaration of an option names the options that are required for an effect. `require_effect` raises an
-error if an option is given and has no effect.
+`needs=` in the declaration of an option names the options without which the option has no effect. `require_effect`
+raises an error if an option is given and has no effect.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -183,7 +183,7 @@ class RepresentationOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise OptionError for the prompt of an unknown column, or if Matryoshka sizes do not decrease or fit."""
+        """Raise OptionError for the prompt of an unknown column, or for invalid Matryoshka sizes or weights."""
         for role in texts_by_name(self.prompts):
             if role not in ROLES:
                 raise invalid_choice("prompts", role, ROLES)
@@ -444,7 +444,7 @@ def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "")
     Args:
         args: Options of the method.
         used: Options of the contrastive loss that the method uses.
-        data: Words for the end of the message about the data for which the method has no contrastive loss.
+        data: The end of the message, which names the data for which the method has no contrastive loss.
     """
     for name in CONTRASTIVE_OPTIONS:
         if name not in used and getattr(args, name) != DEFAULTS[name]:

@@ -103,7 +103,7 @@ def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
 
     Args:
         args: Options of the method.
-        views: `positive` and `others` of `Contrastive`.
+        views: The arguments `positive` and `others` of `Contrastive`.
     """
     return Contrastive(args.temp, args.hard_negative_weight, gather_gradient=args.gather_gradient, **views)
 

@@ -53,7 +53,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.prototypes == "none" and args.instance_weight:
         raise UserError(
             f"{spell('instance_weight')} {args.instance_weight:g} has no effect with {spell('prototypes', 'none')}, "
-            "where the contrastive loss between two passes of the anchor is the only one; leave it out"
+            "where the contrastive loss between two passes of the anchor is the only loss; leave it out"
         )
     return {
         "tuning": "full",

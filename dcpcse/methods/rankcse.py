@@ -1,6 +1,7 @@
 """RankCSE (Liu and others, 2023), which adds two losses to SimCSE.
 
-One makes the rankings by an anchor and by its positive agree. The other makes the model learn teachers' rankings.
+The first loss makes the rankings by an anchor and by its positive agree. The second loss makes the model learn the
+rankings of teachers.
 """
 
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         raise OptionError(
             "teacher",
             reason=f"is missing: {spell('method', 'rankcse')} learns the rankings of one or two encoders",
-            remedy="give them",
+            remedy="give one or two encoders",
         )
     share = {"teacher_weight": 1 / 3} if TWO_TEACHERS.holds(args) else {}
     of_teachers = {"teacher_temp": (args.ranking_temp or 0.05) / 2} if LIST_NET.holds(args) else {}

@@ -78,7 +78,7 @@ class Method:
         adversary: The adversarial views. None: there are no adversarial views.
         groups: The parameters with a different learning rate or warm-up.
         guides: Frozen encoders that the losses use, by name, such as `teacher`. Training loads each guide that is a
-            `GuideSource`. It adds the encoder of --guide under the name `guide`.
+            `GuideSource`, and adds the encoder of --guide under the name `guide`.
     """
 
     model: SentenceEncoder
@@ -135,7 +135,8 @@ class Entry:
         parts: The dataclasses with the options of the method that not all methods have.
         citation: The paper that introduced the method.
         labels: The columns among `label`, `score` and `class` that the method uses.
-        recipes: The learning rate and batch size by tuning, for tunings for which the method does not use `RECIPES`.
+        recipes: The learning rate and batch size by tuning, for tunings for which the method does not use the general
+            defaults (`RECIPES`).
     """
 
     build: Builder
@@ -267,8 +268,8 @@ def recipe_of(entry: Entry | None, tuning: str | None) -> Recipe:
 
     Args:
         entry: The entry of the method. None for a method that is not registered.
-        tuning: A key of `RECIPES`. None if it is not known which parameters the method trains. Then the recipe for
-            `full` is returned, which has the lowest learning rate.
+        tuning: "deep", "shallow", "lora" or "full". None if it is not known which parameters the method trains. Then
+            the recipe for "full" is returned, which has the lowest learning rate.
     """
     recipes = entry.recipes if entry else {}
     return {**RECIPES, **recipes}[tuning or "full"]
@@ -594,5 +595,5 @@ def _require_compatible(model: SentenceEncoder, folder: str | Path) -> None:
     for part, differs in differences.items():
         if differs:
             raise UserError(
-                f"{part} of {folder} differs from that of this run; give a folder for which both are the same"
+                f"{part} of {folder} differs from {part} of this run; give a folder for which they are the same"
             )

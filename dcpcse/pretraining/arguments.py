@@ -10,7 +10,9 @@ from dcpcse.utils.option_fields import COUNT, SEEDS, Options, flag, option
 
 
 class Size(NamedTuple):
-    """The number of layers and the hidden size. Heads have 64 units; feed-forward layers are 4 times as wide."""
+    """The number of layers and the hidden size. Heads have 64 units; feed-forward layers are 4 times as wide as hidden
+    states.
+    """
 
     layers: int
     hidden: int

@@ -76,8 +76,8 @@ def read_lines(path: Path, what: str) -> Text:
 def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
     """Return the lines for training and the held-out lines.
 
-    The text is divided into blocks of `BLOCK` lines, and one of every 1/share blocks, the last one, is held out. The
-    blocks of a small file are smaller, so at least one block can be held out.
+    The text is divided into blocks of 100 lines, and the last of every 1/share blocks is held out. The blocks of a
+    small file are smaller, so at least one block can be held out.
 
     Args:
         share: Above 0, at most 1/2.
@@ -133,7 +133,7 @@ IGNORED = -100
 class MaskedBatch(NamedTuple):
     """Windows (N, L) with masks, the positions (N, K) to predict, and the labels (N, K).
 
-    A label is the original token at a position, or `IGNORED`.
+    A label is the original token at a position, or -100 for a position that the loss ignores.
     """
 
     ids: Tensor
@@ -167,8 +167,13 @@ class PackedCorpus:
 def windows(ring: Tensor, first: np.ndarray, length: int, ends: tuple[int, int]) -> Tensor:
     """Cut windows (N, length) from an array (n,), whose last value is followed by its first value.
 
-    A window consists of `ends[0]`, adjacent values of the array, and `ends[1]`. `first` (N,) contains the position of
-    the first of these values for each window.
+    A window consists of the first end, `length` - 2 adjacent values of the array, and the second end.
+
+    Args:
+        ring: The array (n,).
+        first: The position (N,) of the first value of each window in the array.
+        length: Number of tokens of a window.
+        ends: The two tokens at the ends of every window.
     """
     places = send(torch.from_numpy(first), ring.device)[:, None]
     rows = ring[(places + torch.arange(length - 2, device=ring.device)) % len(ring)]
@@ -298,7 +303,13 @@ class Masking:
 def held_out_batches(
     tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast, length: int, device: torch.device
 ) -> list[MaskedBatch]:
-    """Return the batches that measure the model. The same tokens are masked each time, always by the mask token."""
+    """Return the batches that measure the model. The same tokens are masked each time, always by the mask token.
+
+    Args:
+        tokens: The tokens (n,) of the held-out text.
+        length: Number of tokens of a window.
+        device: Device of the batches.
+    """
     cpu = torch.device("cpu")  # the CPU's random numbers are the same on every machine
     ring, generator = torch.from_numpy(tokens).long(), torch.Generator().manual_seed(0)
     mask = Masking(tokenizer, MEASURED_SHARE, cpu, mask_share=1.0, random_share=0.0)
@@ -342,7 +353,7 @@ def build_corpus(
         raise UserError("the text contains no word that the tokenizer knows; give other text, or another tokenizer")
     if not len(masked):
         raise UserError(
-            f"the held-out text is too short to measure a model: of its {len(dev)} tokens none was masked; "
+            f"the held-out text is too short to measure a model: none of its {len(dev)} tokens was masked; "
             f"give more text, a larger {spell('validation_share')}, or {spell('validation_file')}"
         )
     bits = (len(dev) - len(held_out)) / sum(len("".join(line.split())) for line in held_out) / math.log(2)

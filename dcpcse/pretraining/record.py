@@ -107,7 +107,7 @@ def write_card(record: Mapping[str, Any], name: str, *, picture: bool) -> str:
     """Return the text of the card of a pretrained encoder.
 
     Args:
-        picture: Whether the folder contains the picture `CURVE`.
+        picture: Whether the folder contains a picture of the curve.
     """
     options, kind = record["options"], record["architecture"]["model_type"]
     metadata = ModelCardData(

@@ -67,8 +67,8 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
 class Progress(TrainerCallback, ExportableState):
     """Prints a line per log entry, and stops the training when its steps or minutes are over, or after a signal.
 
-    After a signal, a checkpoint is saved. Checkpoints contain the two attributes, so a resumed training goes on
-    counting.
+    After a signal, a checkpoint is saved. Checkpoints contain the attributes below, so a resumed training
+    continues to count.
 
     Attributes:
         seconds: The duration of the training so far.

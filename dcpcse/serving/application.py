@@ -131,13 +131,26 @@ class Service:
     async def encode(
         self, client: str, name: str, inputs: Inputs, param: str, options: EncodeOptions, *, truncate: bool
     ) -> Encoded:
-        """Encode texts with the model that has the given name. Raises ApiError for invalid texts."""
+        """Encode texts with the model that has the given name. Raises ApiError for invalid texts.
+
+        Args:
+            client: The client that sent the request.
+            name: Name of the model.
+            inputs: The texts.
+            param: The field of the request that contains the texts, for messages.
+            options: Options of encoding.
+            truncate: Whether to truncate texts that are too long. False: such texts raise ApiError.
+        """
         return (await self.encode_fields(client, name, {param: inputs}, options, truncate=truncate))[0]
 
     async def encode_fields(
         self, client: str, name: str, fields: Mapping[str, Inputs], options: EncodeOptions, *, truncate: bool
     ) -> list[Encoded]:
-        """Encode the texts of several fields of a request. The texts may share a batch."""
+        """Encode the texts of several fields of a request, as `encode` does. The texts may share a batch.
+
+        Args:
+            fields: Name of a field → the texts of the field.
+        """
         model = await self.registry.model(name, self.batcher.in_thread)
 
         def prepare_all() -> list[PreparedTexts]:
@@ -177,7 +190,7 @@ class Service:
         return content, facts
 
     async def embed(self, client: str, body: EmbedBody) -> Reply:
-        """Return the answer to POST /embed: the vectors (N, H). Without a name, the plain encoder computes them."""
+        """Return the answer to POST /embed: the vectors (N, H), by the plain encoder if no model is named."""
         name = body.model or self.registry.encoder_name
         side = (await self.registry.model(name, self.batcher.in_thread)).tokenizer.truncation_side
         if (body.truncation_direction or side).lower() != side:

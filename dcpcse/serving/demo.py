@@ -60,6 +60,14 @@ def load_demo_model(
 
     A trained model keeps the pooling of its folder, even if `args` contains a pooling. If `args.cache_dir` is set,
     embeddings are cached there as in evaluation. Raises DataError if embeddings are not finite.
+
+    Args:
+        label: Name of the model on the page.
+        path: Path or hub id of the model.
+        args: Options for loading the model.
+        options: Options of encoding.
+        sentences: The lines of the file.
+        file: The file, for messages.
     """
     from senteval.lines import Line
 

@@ -39,8 +39,8 @@ class ServedModel:
         name: Name of the model.
         folder: Folder of the adapter. None for the plain encoder.
         model: The model. None if the adapter is not in memory.
-        sizes: The `matryoshka_dims` of the model.
-        created: Time at which the entry was created, for answers.
+        sizes: The embedding sizes for which the model was trained (`matryoshka_dims`).
+        created: Time at which the entry was created, which clients can request.
         used: Time at which the model was last used.
         loading: A lock that is held while the adapter is loaded again.
     """
@@ -111,6 +111,9 @@ class ModelRegistry:
         """Return the model with the given name. A model that is not in memory is loaded first.
 
         Raises ApiError if the name is unknown, or if the folder of the model can no longer be loaded.
+
+        Args:
+            in_thread: A function that calls another function in the thread that owns the encoder.
         """
         entry = self.find(name)
         entry.used = time.monotonic()
@@ -323,7 +326,7 @@ def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[st
         fitting = [model for model, identity in identities.items() if not differences(index.identity or {}, identity)]
         if not fitting:
             raise UserError(
-                f"--index {folder}: none of the served models computed its vectors; serve the model that did"
+                f"--index {folder}: none of the served models computed the vectors of the index; serve that model"
             )
         indexes[name] = ServedIndex(name, index, fitting[0])
     return indexes

@@ -31,7 +31,7 @@ class ApiError(Exception):
     Args:
         status: The HTTP status.
         message: The message for the client.
-        kind: Type of the error. None: `INVALID` for a status below 500, `SERVER` for others.
+        kind: Type of the error. None: "invalid_request_error" for a status below 500, "server_error" for others.
         param: The field of the request that is wrong.
         code: A short name of the error, as in OpenAI's API.
         headers: Further headers of the answer.
@@ -157,7 +157,7 @@ class EmbedBody(VectorsBody):
     )
 
     def options(self) -> dict[str, Any]:
-        """Return the options of encoding that the request sets; `prompt_name` is the name for `input_type` here."""
+        """Return the options of encoding that the request sets. In this API, `input_type` is called `prompt_name`."""
         asked = super().options()
         return asked if self.prompt_name is None else {**asked, "prompt_name": self.prompt_name}
 

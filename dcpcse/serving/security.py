@@ -97,7 +97,9 @@ def is_loopback(host: str) -> bool:
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise UserError(f"--host {host}: is no address of this machine; give one, such as 127.0.0.1") from error
+        raise UserError(
+            f"--host {host} is not an address of this machine; give another host, such as 127.0.0.1"
+        ) from error
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in addresses)
 
 

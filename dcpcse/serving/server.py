@@ -107,7 +107,7 @@ def require_usable(options: ServerOptions) -> None:
     for option in ("watch", "adapter_root"):
         folder = getattr(args, option)
         if folder is not None and not Path(folder).is_dir():
-            raise UserError(f"--{option} {folder}: is no folder; create it, or give a different one")
+            raise UserError(f"--{option} {folder} is not a folder; create it, or give a different one")
     for option, words in (("--adapters", args.adapters), ("--index", args.index)):
         for folder in folders_by_name(words, option).values():
             if not hub.is_hub_id(folder) and not Path(folder).is_dir():
@@ -162,12 +162,12 @@ MOST_CONNECTIONS = "DCPCSE_MAX_CONNECTIONS"
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed if a header arrives too late, or if it is idle while too many are open."""
+    """A connection that is closed if a header arrives too late, or is idle while too many connections are open."""
 
     _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start this connection, and close the oldest idle connection if too many are open."""
+        """Start this connection, and close the oldest idle connection if too many connections are open."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._opened = self.loop.time()
         if len(self.connections) > int(os.environ.get(MOST_CONNECTIONS, 2**31)):
@@ -237,7 +237,7 @@ class BoundedConnection(H11Protocol):
 
 
 class Processes(Multiprocess):
-    """The processes of a server. Processes that have ended are removed from the metrics of current values."""
+    """The processes of a server. The metrics of current values leave out processes that have ended."""
 
     def keep_subprocess_alive(self) -> None:
         """Start a new process for each process that has ended."""

@@ -133,7 +133,7 @@ class DataArguments(Options):
     )
 
     def check(self) -> None:
-        """Replace a list of one training file by the file, as run.yaml records it; check the files and columns."""
+        """Check the files and columns. A list of one training file becomes a single path, as in run.yaml."""
         chosen_columns(self.columns)
         chosen_columns(self.eval_columns, "eval_columns")
         files = self.train_files
@@ -144,7 +144,7 @@ class DataArguments(Options):
 
     @property
     def train_files(self) -> list[str]:
-        """The training files, or the names of the objects that were given in their place."""
+        """The training files, or the names of the Python objects that were given instead."""
         return [self.train_file] if isinstance(self.train_file, str) else list(self.train_file or ())
 
 
@@ -387,7 +387,7 @@ class TrainingArguments(OneGpuArguments):
             if isinstance(value, str) and not value.startswith("{") and not value.endswith(".json"):
                 raise OptionError(name, value, "must be a JSON object, or a .json file with one")
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
-            raise OptionError("optim_args", self.optim_args, "must be NAME=VALUE, several separated by commas")
+            raise OptionError("optim_args", self.optim_args, "must be one or several NAME=VALUE, separated by commas")
 
 
 def require_supported(names: Collection[str]) -> None:
@@ -400,7 +400,7 @@ def require_supported(names: Collection[str]) -> None:
 def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
     """Return a copy of the options of a run as `dcpcse.TrainingArguments`. A Trainer may change the copy.
 
-    All values of transformers.TrainingArguments count as given, even if they equal its defaults. Options that an
+    All values of transformers.TrainingArguments count as given, even if they equal the defaults. Options that an
     earlier Trainer filled in are reset.
 
     Args:

@@ -161,7 +161,7 @@ def read_seal(folder: Path) -> Mapping[str, Any]:
     seal = schema.read(Seal, folder / SEAL)
     sealed, digests = seal["sha256"], _digests(folder)
     if missing := sorted(set(sealed) - set(digests)):
-        raise UserError(f"{folder} lacks {missing[0]}")
+        raise UserError(f"{folder} is damaged: its file {missing[0]} is missing")
     if changed := sorted(name for name in sealed if sealed[name] != digests[name]):
         raise UserError(f"{folder / changed[0]} is damaged: its contents have changed since it was written")
     return seal["made_of"]
@@ -176,7 +176,7 @@ _DISK_ERRORS |= {errno.ENOENT, errno.ENOTDIR, errno.EFBIG, errno.ESTALE}
 def explain_disk_errors(folder: Path, resume_hint: Callable[[], str]) -> Iterator[None]:
     """Raise UserError if a disk error occurs in this context; the message says what failed and how to resume.
 
-    Disk errors are a disk that is full, read-only or missing.
+    Examples of disk errors are a full, a read-only and a missing disk.
 
     Args:
         folder: The output folder of the run.

@@ -456,7 +456,7 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
         )
     if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
         raise UserError(
-            f"{spell('output_dir', folder)} contains an encoder that is no result of dcpcse train; give another folder"
+            f"{spell('output_dir', folder)} contains an encoder that dcpcse train did not write; give another folder"
         )
 
 

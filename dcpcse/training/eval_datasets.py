@@ -169,7 +169,7 @@ def _own_task(data: Any, name: str) -> Any:
     """Return a task with the user's data. Three columns are pairs with scores, two columns are labelled texts."""
     if isinstance(data, (str, PathLike)):
         raise UserError(
-            f"{name} {data} is no task ({', '.join(WITH_METRIC)}); for a file, give own_pairs(file) or "
+            f"{name} {data} is not a task ({', '.join(WITH_METRIC)}); for a file, give own_pairs(file) or "
             "own_labels(file) from dcpcse.evaluation.own_data, for a folder own_retrieval(folder, 'dev') from "
             "dcpcse.evaluation.retrieval_data"
         )

@@ -66,7 +66,8 @@ class Replay:
     counts: Mapping[str, Tensor]
 
     def terms(self, batch: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
-        """Return the chunk's part of each loss term. The term `CACHED` is added if `gradient` is not None.
+        """Return the chunk's part of each loss term. If `gradient` is not None, a term "cached" with this gradient is
+        added.
 
         Args:
             batch: The chunk.
@@ -132,8 +133,8 @@ def run_in_chunks(
         chunk: Number of examples per chunk.
         weights: Weights of the terms in the loss.
         run: A function for the second pass over a chunk. It runs the forward pass and the backward pass; the loss is
-            the sum of `CACHED` and the weighted terms. The last argument of the function says whether the chunk is the
-            last one.
+            the sum of the term "cached" and the weighted terms. The last argument of the function says whether the
+            chunk is the last one.
         precision: A function that returns the context (autocast) for the first pass and for the losses that compare
             all rows.
     """

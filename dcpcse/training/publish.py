@@ -217,8 +217,8 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
     Args:
         folder: The folder, which need not exist yet.
         target: The repository and branch to which it is pushed.
-        overwrite: Whether the content of the branch may be replaced although it is not the version that was last
-            pushed from this folder or pulled to it.
+        overwrite: Whether to replace the content of the branch even if it is not the version that was last pushed
+            from this folder or pulled to it.
 
     Raises:
         UserError: If the user is not logged in, if the Hub cannot be reached, or if `overwrite` is False and the

@@ -115,7 +115,7 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
         warn(f"{spell('fp16', True)} has no effect without a GPU; training in float32")
         run.fp16 = False
     if run.visible_gpus > 1:
-        warn(f"{run.visible_gpus} GPUs are visible, but one process uses one; launch with torchrun to use all")
+        warn(f"{run.visible_gpus} GPUs are visible, but this process uses only one; launch with torchrun to use all")
     if data and data.eval_transfer and not wants_dev_scores(run):
         raise OptionError(
             "eval_transfer",
@@ -370,7 +370,7 @@ def fill_representation(
 def keep_prompts(model: SentenceEncoder, folder: SentenceFolder, options: ModelArguments) -> None:
     """Add the named prompts of the encoder to the trained model, unless its sentences are in a template.
 
-    A warning says if the training does not use them.
+    A warning is logged if the training does not use the prompts.
 
     Args:
         model: The model that is trained.

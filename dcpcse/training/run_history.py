@@ -169,7 +169,8 @@ class Run:
     def dev_score(self) -> DevScore | None:
         """The most important dev metric; None if there is no dev metric.
 
-        It is the metric that selects the best checkpoint, or else the first of `DEV_METRICS`, or else any dev metric.
+        It is the metric that selects the best checkpoint, or else the first metric of a fixed order (`DEV_METRICS`),
+        or else any dev metric.
         """
         chosen = str(self.options.get("metric_for_best_model", "")).removeprefix(DEV_PREFIX)
         order = (chosen, *DEV_METRICS, *self.dev_scores)

@@ -184,7 +184,7 @@ def encoder_name(model: Any, parameter: str = "model") -> str:
 def open_train_dataset(
     data: Any, args: ModelArguments, data_args: DataArguments, name: str = "train_dataset"
 ) -> AnyTrainingData | None:
-    """Return training data, read from a path or a Python object, or from a dict of several.
+    """Return training data, read from a path or a Python object, or from a dict of several paths or objects.
 
     Args:
         data: The path, the object or the dict. Data that are read already and None are returned unchanged.
@@ -303,7 +303,7 @@ def load_encoder(args: ModelArguments) -> Backbone:
     )
     if checkpoint := find_checkpoint(args.model_name_or_path, options):
         unused = " and ".join(part for part in checkpoint.parts if part != "encoder")
-        warn(f"{checkpoint}: training starts from its encoder, without its {unused}")
+        warn(f"{checkpoint}: training starts from the encoder in this checkpoint, without its {unused}")
     return backbone
 
 
@@ -325,7 +325,7 @@ def _unchanged(backbone: Backbone) -> Backbone:
     source = backbone.source
     current = EncoderSource.of(backbone.model, source.name_or_path, source.revision, source.weights_file)
     if current.fingerprint != source.fingerprint:
-        raise UserError("model was changed after it was loaded, such as by an earlier training; load it again")
+        raise UserError("model was changed after it was loaded, for example by an earlier training; load it again")
     return backbone
 
 

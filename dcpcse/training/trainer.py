@@ -98,12 +98,12 @@ class Trainer(HookedTrainer):
         model: An encoder, as a Hugging Face folder, a hub id or a loaded `Backbone`; None if `method` is built.
         method: The name of a registered method, a function (backbone, args, columns) → `Method`, or a built `Method`.
             A function need not be registered; its name becomes the name of the method. None: `dcpcse`.
-        args: `dcpcse.TrainingArguments` or transformers' `TrainingArguments`. In the former, options that are not
-            given are filled in. Of the latter, all values are used. The object is not changed: `trainer.args` is a
-            copy with the values that were filled in.
+        args: `dcpcse.TrainingArguments` or transformers' `TrainingArguments`. Options that are not given in the former
+            class are filled in. All values of the latter class are used. The object is not changed: `trainer.args` is
+            a copy with the values that were filled in.
         train_dataset: Sentences, pairs, triples or sentences with classes in any form that
             `dcpcse.data.training_data.load_training_data` reads, such as a list or a file, or a dict of several such
-            data by name, of which each batch uses one; None if the trainer only evaluates.
+                data by name. Each batch then has rows of one of them. None if the trainer only evaluates.
         eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (such as `["STSBenchmark"]`,
             with files in `eval_data_dir`), or a `senteval.Suite`. Several sets of data are given as a dict from names
             to such data; a metric METRIC of the data NAME is then called NAME_METRIC. None: no evaluation.
@@ -113,8 +113,9 @@ class Trainer(HookedTrainer):
             `label_ids`, as NumPy arrays. It is not called for labelled texts. A metric NAME is added as `eval_NAME`,
             and may be used as `metric_for_best_model`. The default of `metric_for_best_model` is the first score of
             the evaluation data.
-        data_collator: Replaces the `ViewCollator` that tokenises the views. It gets a list of dicts with the sentences
-            by their roles (`anchor`, `positive`, …), and must return the same kind of batch as `ViewCollator`.
+        data_collator: Replaces the `ViewCollator` that tokenises the views. The collator gets a list of dicts with the
+            sentences by their roles (`anchor`, `positive`, …), and must return the same kind of batch as
+            `ViewCollator`.
         optimizers: As in transformers.
         max_seq_length: Maximum number of tokens of a training sentence.
         pad_to_max_length: Whether to pad every batch to `max_seq_length`.
@@ -130,7 +131,7 @@ class Trainer(HookedTrainer):
 
     Attributes:
         method: The method, with its losses and views.
-        model_options: The options of the method, with the values that it fills in.
+        model_options: The options of the method, with the defaults of the method filled in.
         run_options: All options, as checkpoints record them.
         made_of: Further facts that identify the run when it is resumed, such as a digest of the training data.
 
@@ -599,11 +600,11 @@ class Trainer(HookedTrainer):
             raise invalid_choice("metric_for_best_model", asked, scores)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise UserError: embeddings are computed by `sentence_encoder.encode(sentences)`."""
+        """Raise UserError, since `sentence_encoder.encode(sentences)` computes embeddings."""
         raise UserError("predict is not supported; encode sentences by trainer.sentence_encoder.encode(sentences)")
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> str:
-        """Raise UserError: a folder written by `save_model` is pushed by `dcpcse hub push`."""
+        """Raise UserError, since `dcpcse hub push` pushes a folder that `save_model` wrote."""
         raise UserError(
             "push_to_hub is not supported; call save_model(folder), then run dcpcse hub push FOLDER ORG/NAME"
         )
@@ -663,8 +664,8 @@ class Trainer(HookedTrainer):
         """Return the mean loss of all steps of the run, or of the steps with known losses after a resume."""
         if self._unknown_until:
             logger.warning(
-                "train_loss is the mean over the steps after step %d: %s, of an earlier version, does not record the "
-                "losses before",
+                "train_loss is the mean over the steps after step %d: %s, written by an earlier version, does not "
+                "record earlier losses",
                 self._unknown_until,
                 self.resumed_from,
             )

@@ -195,7 +195,7 @@ def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDatas
 
 
 def require_same_numbers(method: Method, dataset: IndexedDataset | MixedDataset | None) -> None:
-    """Raise UserError if rows have different numbers of hard negatives, but the method uses the absent ones.
+    """Raise UserError if rows have different numbers of hard negatives, but the method needs equal numbers.
 
     Args:
         method: The method.
@@ -259,7 +259,9 @@ def require_weights(data: DataArguments, sets: int, run: TrainingArguments) -> N
     weights = data.train_weights
     if run.trains and weights and (sets < 2 or len(weights) != sets):
         reason = f"has {plural(len(weights), 'weight')} for {plural(sets, 'training set')}"
-        raise OptionError("train_weights", reason=reason, remedy="give one for each of several sets, or leave it out")
+        raise OptionError(
+            "train_weights", reason=reason, remedy="give one weight for each of several sets, or leave it out"
+        )
 
 
 def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> None:
@@ -316,7 +318,8 @@ def warn_of_no_effect(model: ModelArguments, run: TrainingArguments) -> None:
         warn(f"{spell('gather_gradient', 'published')} has no effect with one process")
     if run.loss_chunk and run.loss_chunk >= run.per_device_train_batch_size:
         rows = run.per_device_train_batch_size
-        warn(f"{spell('loss_chunk', run.loss_chunk)} has no effect with {spell('per_device_train_batch_size', rows)}")
+        size = spell("per_device_train_batch_size", rows)
+        warn(f"{spell('loss_chunk', run.loss_chunk)} has no effect with {size}: a batch has only {rows} rows")
 
 
 def require_fitting(
@@ -377,7 +380,7 @@ def require_prompted_columns(options: ModelArguments, views: Iterable[View]) -> 
     roles = {kind_of_role(view.column) for view in views}
     for role in texts_by_name(options.prompts):
         if role not in roles:
-            raise OptionError("prompts", role, "no such column of sentences is trained on", "leave it out")
+            raise OptionError("prompts", role, "the training uses no such column of sentences", "leave it out")
 
 
 def require_fits(method: Method, data: DataArguments) -> None:

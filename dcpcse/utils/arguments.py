@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def known_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function: its TypeError for an unknown argument names the most similar parameter."""
+    """Decorate a function so that its TypeError for an unknown argument names the most similar parameter."""
     known = keyword_names(function)
 
     @functools.wraps(function)

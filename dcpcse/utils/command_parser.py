@@ -30,7 +30,7 @@ def as_text(word: str) -> str:
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """A formatter that adds missing defaults to help texts. Of an option --a_b, it hides the other spelling --a-b."""
+    """A formatter that adds missing defaults to help texts, and hides the spelling --a-b of an option --a_b."""
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         """Add a usage that only names the required arguments."""

@@ -146,7 +146,7 @@ RELEASE_EVERY = 8
 
 
 def release_memory(device: torch.device, passes: int = 0) -> None:
-    """Return free memory to the system after every `RELEASE_EVERY` passes, if the C library supports it (glibc).
+    """Return free memory to the system after every 8 passes, if the C library supports it (glibc).
 
     The C library keeps the memory of deleted tensors in pieces. Packed batches differ in size, so the tensors of the
     next batch do not fit into these pieces. Without this function, the memory of a process on a CPU would grow with

@@ -107,7 +107,7 @@ def local_device(asked: str | None) -> str | None:
     if asked not in (None, "cuda"):
         raise UserError(
             f"{spell('device', asked)} is one device, but there are {launched()} processes; leave it out, and each "
-            "process uses its own"
+            "process uses a separate device"
         )
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 

@@ -44,7 +44,7 @@ class JobFolder:
         kind: Schema of the record.
         convert: A function that converts a record of an earlier version to `kind`.
         earlier: Name of the record that earlier versions of dcpcse wrote. Their jobs cannot be resumed.
-        remedy: What the user should do if the folder contains a different job. It is the end of the message.
+        remedy: The end of the message about a different job in the folder: what the user should do.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ SEEDS: Mapping[str, int] = {"at_least": 0, "at_most": 2**32 - 1}
 
 @dataclass(frozen=True)
 class Need:
-    """A condition on other options. An option that needs the condition has no effect if it is not fulfilled.
+    """A condition on other options. An option that needs the condition has no effect if the condition is false.
 
     Args:
         words: The condition in words for messages. If the words contain options, a function that returns the words

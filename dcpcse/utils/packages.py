@@ -8,7 +8,7 @@ from dcpcse.utils.errors import UserError, spell
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of setup.py in a clone. Without -e, it would copy the package."""
+    """Return the command that installs an extra of setup.py in a clone. Without -e, pip would copy the package."""
     return f'pip install -e ".[{extra}]"'
 
 
@@ -18,8 +18,8 @@ def not_installed(what: str, package: str, extra: str, otherwise: str = "") -> U
     Args:
         what: The feature that requires the package.
         package: Name of the package.
-        extra: The extra that contains it.
-        otherwise: What the user can do instead. It is the end of the message.
+        extra: The extra that contains the package.
+        otherwise: The end of the message: what the user can do instead.
     """
     return UserError(f"{what} requires {package}; in the clone of dcpcse, run: {install_command(extra)}{otherwise}")
 
@@ -49,6 +49,6 @@ def embedded_encoder() -> Path:
     """
     if not EMBEDDED_ENCODER.is_dir():
         raise UserError(
-            f"{EMBEDDED_ENCODER} does not exist, since it is part of a clone only; give an encoder as {spell('base')}"
+            f"{EMBEDDED_ENCODER} does not exist, since only a clone contains it; give an encoder as {spell('base')}"
         )
     return EMBEDDED_ENCODER

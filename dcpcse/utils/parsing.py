@@ -58,7 +58,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the contents of a small file. Raises OSError if it is not a file or larger than `MOST_BYTES`."""
+    """Return the contents of a small file. Raises OSError if it is not a file or larger than 512 MiB."""
     with doing(f"while {path} was read"), open_input(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > MOST_BYTES:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {MOST_BYTES:,} are read", str(path))
@@ -106,8 +106,8 @@ def read_json(path: Path, damaged: str = "is not JSON ({})") -> Any:
 def parse_yaml(text: str) -> Any:
     """Return the content of a YAML text. Raises ValueError if the text is not valid YAML or has custom tags.
 
-    Repeated names in a mapping, anchors that contain themselves, and aliases that expand to more than `MOST_NODES`
-    values also raise ValueError.
+    Repeated names in a mapping, anchors that contain themselves, and aliases that expand to more than 1,000,000 values
+    also raise ValueError.
     """
     return _checked(_load_yaml, text, "YAML")
 

@@ -60,8 +60,8 @@ def drop_unused(
     Args:
         preset: The options of the preset.
         overrides: The options that the user has given.
-        metadata: The metadata of each option, by option. They declare which conditions the option needs and which
-            options it replaces.
+        metadata: The metadata of each option, which declare the conditions that the option needs and the options that
+            the option replaces.
         warn: A function that is called with a line for each option that is left out.
     """
     result = dict(preset)

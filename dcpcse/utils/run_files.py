@@ -81,7 +81,7 @@ class GainEntry(schema.Open):
     Args:
         data: Name of the file or argument.
         sha256: Digest of the content.
-        metric: A key of `significance.STATISTICS`.
+        metric: The name of the score, such as "spearman" (a key of `significance.STATISTICS`).
         representation: How the untouched encoder represents a sentence.
         untouched: Score of the untouched encoder.
         outcomes: The outcome of the untouched encoder on each example: the cosine of a pair, 1 or 0 for a correct or

@@ -83,7 +83,7 @@ def _leave(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Add a message to an interruption that has none: the finished work is saved, and how to resume."""
+    """Add a message to an interruption without a message: that the finished work is saved, and how to resume."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -80,7 +80,7 @@ def require_same_tensors(what: str, expected: Mapping[str, Tensor], actual: Mapp
     for name, tensor in expected.items():
         if tensor.shape != actual[name].shape:
             raise UserError(
-                f"{what}: '{name}' has shape {tuple(actual[name].shape)}; {tuple(tensor.shape)} is expected"
+                f"{what}: expected '{name}' with shape {tuple(tensor.shape)} but found {tuple(actual[name].shape)}"
             )
 
 

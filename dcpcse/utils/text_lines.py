@@ -31,7 +31,7 @@ MOST_LINE_BYTES = 512 * 2**20
 def numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the number (from 1) and the bytes of each line. Raises UserError if a line is too long.
 
-    A line may have at most `MOST_LINE_BYTES` bytes.
+    A line may have at most 512 MiB.
 
     Args:
         path: Path of the file, for messages.

@@ -276,7 +276,7 @@ REFUSED = (
     (changed(ENCODER, max_seq_length=1), "maximum of 1 tokens"),
     (changed(MODEL, model_type="SparseEncoder"), "SparseEncoder"),
     (changed(MODEL, default_prompt_name="nobody"), "names no text in prompts"),
-    (changed(MODEL, truncate_dim="8"), "is damaged: truncate_dim '8'"),
+    (changed(MODEL, truncate_dim="8"), "expected a number of values as truncate_dim, found '8'"),
 )
 
 
@@ -302,7 +302,11 @@ def test_arguments_of_a_wrong_type_or_without_effect_are_refused(tiny, tmp_path)
         (text, {"pooler": "cls"}, "word vectors are always averaged"),
         (result, {"template": "x {sentence} [MASK]"}, "template"),
         (result / "dcpcse.json", {}, "file of word vectors"),
-        (Path(plain) / "model.safetensors", {}, "contains weights of a model; give the folder that contains it"),
+        (
+            Path(plain) / "model.safetensors",
+            {},
+            "contains weights of a model; give the folder that contains this file",
+        ),
     ):
         refused(f"^(?!.*--).*{message}", dcpcse.load, name, device="cpu", **given)
     with pytest.raises(TypeError, match=r"load\(\) got an unexpected keyword argument 'poolr'; did you mean 'pooler'"):

@@ -108,7 +108,7 @@ def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, few, shor
         patch.setattr(Trainer, "training_step", interrupted)
         assert main(words) == 130
     said = capfd.readouterr().err
-    assert said.splitlines()[-1] == "SIGINT: stopped; the same command starts again" and "--resume" not in said
+    assert said.splitlines()[-1] == "SIGINT: stopped; run the same command to start again" and "--resume" not in said
     assert main(words) == 0
 
 

@@ -71,5 +71,5 @@ def test_a_row_with_too_few_cells_is_refused_even_if_the_chosen_ones_are_there(w
     path = write("short.csv", "question,answer,id\nq 1,a 1,1\nq 2,a 2\n\nq 3,a 3,3\n")
     table = open_file(path, lambda number, error: refused.append(str(error)), chosen_columns(CHOSEN["pairs"]))
     assert [number for number, _ in read_rows(table)[1]] == [2, 5]
-    found = "expected 3 cells, one for each of ['question', 'answer', 'id'], but found 2; give each row as many"
+    found = "expected 3 cells, one for each of ['question', 'answer', 'id'], but found 2; give each row as many cells"
     assert refused == [f"{path}, line 3: {found}"]

@@ -83,7 +83,7 @@ REFUSED = [  # object, what the message begins and ends with
     (Path("x.csv"), "expected rows but found a PosixPath", "; give a list"),
     (np.float64(2.5), "expected rows but found the number 2.5"),
     (pl.LazyFrame({"a": ["b"]}), "the rows of a LazyFrame are not computed yet", "train_data.collect()"),
-    (np.zeros((1, 1, 1)), "expected 1 or 2 dimensions but found an array of 3"),
+    (np.zeros((1, 1, 1)), "expected an array with 1 or 2 dimensions but found 3"),
     ({"a"}, "a set has no order", "sorted(train_data)"),
     (datasets.DatasetDict(test=DATASET, train=DATASET), "expected rows but found a DatasetDict", "data['train']"),
     ([], "the list is empty; give at least one row"),

@@ -240,7 +240,7 @@ DAMAGED = [
     ("contains no matrices", rewritten(lambda tensors: {})),
     ("contains 'prompts', which is not a matrix", rewritten(lambda tensors: tensors | {"prompts": torch.ones(2, 2)})),
     (r"has shape \(2, 32\); a matrix of rank 8 is expected", of_a(lambda t: t[:2])),
-    (r"has shape \(8, 16\); \(8, 32\) is expected", of_a(lambda t: t[:, :16])),
+    (r"with shape \(8, 32\) but found \(8, 16\)", of_a(lambda t: t[:, :16])),
     ("contains NaN or infinite values", of_a(lambda t: t * torch.nan)),
     ("is missing", lambda folder: next(folder.rglob("adapter_model.safetensors")).unlink()),
     ("the encoder has no linear layer nowhere", recorded(lora={"target_modules": ["nowhere"]})),

@@ -145,7 +145,7 @@ def test_prompts_of_another_size_than_the_record_tells_are_refused_before_anythi
         for reader in ("dcpcse.load", "info"):
             refused(r"'prompt_embeddings' has shape \(3, 192\)", READERS[reader], folder)
     edit_record(folder, prompt=prompt | {"heads": 8, "head_dim": 4})  # the same tensor, but for another encoder
-    refused(r"prompt\.heads is 8, but the encoder takes 4", dcpcse.load, folder)
+    refused(r"expected prompt\.heads 4 for this encoder but found 8", dcpcse.load, folder)
 
 
 JUNK = [None, True, -1, 10**30, 0.5, float("nan"), "", "x", "\0", "\ud800", "y" * 5000, [], {}, {"a": 1}]

@@ -77,4 +77,4 @@ def test_codes_without_a_meaning_are_errors(embeddings, tmp_path, caplog):
     for calibration in (embeddings, embeddings[[0, 1]], np.full((2, 21), np.nan)):
         refused("must be texts, or the smallest and the largest", PrecisionOptions, calibration=calibration)
     PrecisionOptions(precision="int8").quantize(embeddings[:50], None)
-    assert "the ranges are those of 50 embeddings only" in caplog.text
+    assert "the ranges come from only 50 embeddings" in caplog.text

@@ -220,7 +220,7 @@ def test_held_out_classes_are_in_one_part_and_their_interval_covers_classes(read
     assert not {*half.dev.classes} & {*half.test.classes} and half.test.statistic == BY_CLASS
     assert read(rows).test.statistic == "mean"
     for data in (pairs(100), [(*pair, i) for i, pair in enumerate(pairs(100))]):
-        with pytest.raises(UserError, match="needs sentences with classes of which parts are held out; data has"):
+        with pytest.raises(UserError, match="divides sentences by their classes into parts; data has"):
             read(data, hold_out="classes")
 
 

@@ -169,7 +169,7 @@ def test_processes_share_one_search_and_no_try_is_made_twice(tmp_path):
 def test_options_that_train_py_refuses_are_refused_before_any_try(fake, tmp_path):
     for words, message in (
         (["--learning_rat", "1"], "did you mean --learning_rate"),
-        (["--output_dir", "x"], "--output_dir after --"),
+        (["--output_dir", "x"], "sets --output_dir for every trial"),
         ([], "--model_name_or_path is missing"),
     ):
         with pytest.raises(UserError, match=message):

@@ -208,8 +208,8 @@ def test_a_folder_that_is_not_an_adapter_of_the_base_is_refused_by_name(folders,
         "base": "is not the encoder that",
         "tuned": r"its own encoder \(simcse\)",
         "half": "in bfloat16, but the weights of the loaded encoder are in f",
-        "words": "differs from that of the training",
-        "shape": "prompt.heads is 2, but the encoder takes 4",
+        "words": "differs from the tokenizer in training",
+        "shape": "expected prompt.heads 4 for this encoder but found 2",
         "nowhere": "is not a folder",
     }.items():
         refused(f"^adapter 'second': .*{message}", adapters.add, "second", tmp_path / name)

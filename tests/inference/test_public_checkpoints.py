@@ -83,8 +83,8 @@ def test_training_starts_from_its_encoder_and_says_what_is_not_used(code, writte
         assert torch.equal(tensor, made.tensors[f"bert.{name}"])
     unused = "prompts and head" if code == "promcse" else "head"
     assert (
-        f"checkpoint ({', '.join(CODES[code][1])}): training starts from its encoder, without its {unused}"
-        in caplog.text
+        f"checkpoint ({', '.join(CODES[code][1])}): training starts from the encoder in this checkpoint, "
+        f"without its {unused}" in caplog.text
     )
 
 

@@ -127,7 +127,7 @@ def test_overwriting_takes_a_result_and_no_foreign_encoder(tiny, train, train_tx
     folder = shutil.copytree(tiny("roberta"), tmp_path / "mine")
     before = files(folder)
     outcome = tool(train_command, train.argv(tiny("bert"), train_txt, folder, overwrite_output_dir=True))
-    assert outcome.code == 2 and "no result of dcpcse train" in outcome.err
+    assert outcome.code == 2 and "that dcpcse train did not write" in outcome.err
     assert files(folder) == before
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
     folder = train(tiny("bert"), train_txt, mlp_only_train=True, **options).folder

@@ -313,8 +313,8 @@ TRAINED = [
     (lambda made: made.tensors["mlp.dense.bias"].fill_(float("nan")), "NaN or infinite values in 'mlp.dense.bias'"),
     (drop(f"bert.{BIAS}"), "the encoder lacks"),
     (drop("mlp.dense.bias"), "match no supported head"),
-    (put(f"bert.{BIAS}", 5), "has shape (5,); (32,) is"),
-    (put("mlp.dense.bias", 5), "the head: 'dense.bias' has shape (5,)"),
+    (put(f"bert.{BIAS}", 5), "with shape (32,) but found (5,)"),
+    (put("mlp.dense.bias", 5), "the head: expected 'dense.bias' with shape"),
     (put("cls.seq_relationship.weight", 2, 2), "'cls.seq_relationship.weight' is not a tensor of a SimCSE"),
     (put("pooler.dense.bias", 32), "'mlp.dense.bias' and 'pooler.dense.bias' are the same part"),
 ]

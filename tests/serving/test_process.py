@@ -19,7 +19,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.serving.security import bind
 
 MISTAKES = {  # further ones are in docs/doctor.md
-    "BASE --host no.such.host.invalid": "is no address of this machine",
+    "BASE --host no.such.host.invalid": "is not an address of this machine",
     "BASE --api_key_file EMPTY": "contains no key",
     "BASE --api_key_file nowhere": "cannot read the file",
     "BASE --api_key_file SPACES": "printable ASCII",

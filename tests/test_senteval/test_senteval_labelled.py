@@ -162,11 +162,11 @@ WRONG_ROWS = [
     ("clusters", "a text without label", "expected 2 tab-separated columns but found 1"),
     ("clusters", "4\ta\ttext", "expected 2 tab-separated columns but found 3"),
     ("TREC", "What is it ?", "expected CLASS:subclass and a question, found 'What is it ?'"),
-    ("MRPC", "1\t12\t34\ta\t ", "an empty text found"),
-    ("SICK", "7\ta\t\t3.5\tNEUTRAL", "an empty text found"),
-    ("clusters", "\tb", "an empty label found"),
-    ("clusters", " \tb", "an empty label found"),
-    *((name, form.row(form.labels.split()[0], "\u00a0"), "an empty text found") for name, form in LABELLED.items()),
+    ("MRPC", "1\t12\t34\ta\t ", "found an empty text"),
+    ("SICK", "7\ta\t\t3.5\tNEUTRAL", "found an empty text"),
+    ("clusters", "\tb", "found an empty label"),
+    ("clusters", " \tb", "found an empty label"),
+    *((name, form.row(form.labels.split()[0], "\u00a0"), "found an empty text") for name, form in LABELLED.items()),
     *((name, "", "") for name in LABELLED),
 ]
 
@@ -231,7 +231,7 @@ def test_cluster_labels_are_any_words_numbered_in_order_of_appearance(write_file
     assert examples.labels.tolist() == [0, 1, 2, 0, 3, 4]
     for labels, different in (("111", 1), ("123", 3)):
         message = refusal(read_clusters, write_file("".join(f"{label}\ta {label}\n" for label in labels)))
-        assert f"data.file: 3 texts with {different} different labels found" in message
+        assert f"found {different} labels for 3 texts" in message
 
 
 @pytest.fixture

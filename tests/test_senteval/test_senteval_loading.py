@@ -278,7 +278,7 @@ def test_official_sizes_are_expected_by_default(tmp_path):
         count = (21 if name in ("CR", "MPQA") else 20) * (1 if name in OF_CLASS_FILES else CLASSES.get(name, 2))
         unit = "pairs" if name in ("MRPC", "SICKEntailment") else "texts"
         message = refusal_before_encoding([name], tmp_path)
-        assert f"{file}: {count} {unit} found, but {name} officially has {official}; " in message
+        assert f"{file}: expected {official} {unit}, the official number for {name}, found {count}; " in message
 
 
 @pytest.mark.parametrize(("file", "rows"), [("subj.objective", 4999), ("subj.subjective", 5001)])
@@ -286,17 +286,19 @@ def test_a_single_row_more_or_less_is_seen(tmp_path, file, rows):
     for name in OFFICIAL["SUBJ"]:
         count = rows if name == file else 5000
         write(tmp_path / "downstream/SUBJ" / name, "".join(f"{name} {number}\n" for number in range(count)))
-    assert f"{file}: {rows} texts found, but SUBJ officially has 5000" in refusal_before_encoding(["SUBJ"], tmp_path)
+    assert f"{file}: expected 5000 texts, the official number for SUBJ, found {rows};" in refusal_before_encoding(
+        ["SUBJ"], tmp_path
+    )
 
 
 def test_a_clustering_set_of_another_size_is_refused(tmp_path):
     for name, (texts, labels) in OFFICIAL_CLUSTERING.items():
         path = write_tiny_clustering(tmp_path, name)
         message = refusal_before_encoding([name], tmp_path)
-        assert f"{path.name}: 24 texts found, but {name} officially has {texts}; " in message
+        assert f"{path.name}: expected {texts} texts, the official number for {name}, found 24; " in message
         write(path, "".join(f"{number % (labels - 1)}\ttext {number}\n" for number in range(texts)))
         message = refusal_before_encoding([name], tmp_path)
-        assert f": {labels - 1} different labels found, but {name} officially has {labels}; " in message
+        assert f": expected {labels} different labels, the official number for {name}, found {labels - 1}; " in message
 
 
 def write_classes(data_dir, name, *counts):

@@ -326,7 +326,7 @@ WRONG = (
         "factor is not supported",
     ),
     ({"train_dataset": ["one"]}, r"train_dataset \(list of 1 row\) has 1 training example; give at least 2"),
-    ({"eval_dataset": "pairs.tsv"}, r"eval_dataset pairs.tsv is no task \(STSBench.*; for a file, give own_pairs"),
+    ({"eval_dataset": "pairs.tsv"}, r"eval_dataset pairs.tsv is not a task \(STSBench.*; for a file, give own_pairs"),
     ({"eval_dataset": [("a", "b", "c", 1.0)] * 3}, "eval_dataset has 4 columns; give pairs with scores"),
     ({"compute_metrics": "f1"}, "compute_metrics is the string 'f1'; give a function"),
     ({"pre_seq_length": 3}, "unknown option pre_seq_length; did you mean 'pre_seq_len'"),

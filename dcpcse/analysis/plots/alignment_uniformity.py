@@ -98,7 +98,9 @@ def gather(args: argparse.Namespace) -> list[Point]:
         raise UserError("nothing to draw: give score files, encoders, or --over_training RUN")
     places, runs = inputs.labelled(args.sources), inputs.labelled(args.over_training)
     if shared := next((label for label in places if label in runs), None):
-        raise UserError(f"a model and a run have the label {shared!r}; give one another label, as in {shared}-2=PLACE")
+        raise UserError(
+            f"a model and a run have the label {shared!r}; give one of them a different label, as in {shared}-2=PLACE"
+        )
     points = [_read_point(label, Path(path), args.split) for label, path in places.items() if _is_scores(path)]
     steps = {label: checkpoints(Path(path)) for label, path in runs.items()}
     encoders = {label: path for label, path in places.items() if not _is_scores(path)}
@@ -119,7 +121,9 @@ def _is_scores(path: str) -> bool:
 def _read_point(label: str, path: Path, split: str) -> Point:
     task = inputs.read_task(path, "geometry", needs=("split", "spearman", "uniformity", "sentences"))
     if task["split"] != split:
-        raise UserError(f"{path}: scores of the {task['split']} split, not {split}; give --split {task['split']}")
+        raise UserError(
+            f"{path} contains scores of the {task['split']} split, not of {split}; give --split {task['split']}"
+        )
     values = [task.get(name) for name in ("alignment", "uniformity", "spearman")]
     inputs.notify(f"{label}: {task['sentences']:,} sentences of {inputs.STS_TASK} {split}, scores from {path}")
     return Point(label, *inputs.numbers(values, str(path)))

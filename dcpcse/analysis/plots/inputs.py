@@ -66,6 +66,7 @@ def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> 
     """Return the results of a task family from a file written by `evaluation.py --output_file`.
 
     Args:
+        family: The kind of the tasks, such as "fewshot" or "geometry".
         others: Families to read instead, in this order, if the file contains no results of `family`.
         needs: Keys that each result must have.
 
@@ -92,7 +93,7 @@ def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> 
 
 
 def read_task(path: Path, family: str, *others: str, needs: Sequence[str]) -> dict[str, Any]:
-    """Return the only result that `read_family` finds. Raises UserError if there are several results."""
+    """Return the result of `read_family` if there is exactly one. Raises UserError if there are several."""
     tasks = read_family(path, family, *others, needs=needs)
     if len(tasks) > 1:
         raise UserError(f"{path} contains {len(tasks)} {tasks[0]['family']} tasks; give a file with one of them")
@@ -100,7 +101,11 @@ def read_task(path: Path, family: str, *others: str, needs: Sequence[str]) -> di
 
 
 def numbers(values: Sequence[Any], owner: str) -> list[float]:
-    """Return values from a file as floats. Raises UserError if there are no values, or if a value is not finite."""
+    """Return values from a file as floats. Raises UserError if there are no values, or if a value is not finite.
+
+    Args:
+        owner: A description of the values at the beginning of messages.
+    """
     if not isinstance(values, list) or not values:
         raise UserError(f"{owner}: {values!r} is not a list of numbers")
     for value in values:
@@ -129,7 +134,17 @@ class EncodedPairs(PairScores):
 def encode_pairs(
     model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", options: EncodeOptions
 ) -> EncodedPairs:
-    """Encode each distinct sentence once. As in evaluation, a zero or infinite embedding raises DataError."""
+    """Encode the pairs of all sets. Each distinct sentence is encoded once.
+
+    Args:
+        model: The model.
+        task: Name of the task, for messages.
+        sets: The sets of pairs.
+        options: Options of encoding.
+
+    Raises:
+        DataError: If an embedding is zero or not finite, as in evaluation.
+    """
     from senteval.embeddings import Embeddings
     from senteval.scores import correlate, similarities
 
@@ -149,6 +164,11 @@ def encode_by_each(
 
     If some models are output folders of train.py or checkpoints of other code, and other models are not, the option
     --pooler applies only to the other models.
+
+    Args:
+        places: Label → path or hub id of a model.
+        args: Options that say how to load the models and how to encode.
+        task, sets: As in `encode_pairs`.
     """
     from dcpcse.inference.loading import has_representation, load_model
 
@@ -174,7 +194,11 @@ def add_models(parser: CommandParser) -> None:
 
 
 def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
-    """Add the options that choose the pairs on which encoders are evaluated."""
+    """Add the options that choose the pairs on which encoders are evaluated.
+
+    Args:
+        task: Whether to add an option for the task. False: the task is STS-B, which has no pairs for training here.
+    """
     help = "Folder that contains downstream/ (default: %(default)s)."
     parser.add_argument("--data_dir", default=DATA_DIR, help=help)
     parser.add_argument("--custom_data", action="store_true", help="Do not require the official number of rows.")

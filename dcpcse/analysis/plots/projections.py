@@ -47,6 +47,10 @@ def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple
     """Return coordinates (N, 2) of vectors (N, H), projected by `pca` or `tsne`, and names of both dimensions.
 
     For PCA, a name contains the component's share of the variance.
+
+    Args:
+        how: "pca", or "tsne" for t-SNE.
+        seed: Seed of t-SNE.
     """
     if how == "pca":
         from sklearn.decomposition import PCA
@@ -105,7 +109,8 @@ def grouped(gold: np.ndarray, scores: Sequence[float] | None = None) -> dict[str
     """Return a mask (N,) of the pairs in each group by the group's name, from low to high gold scores (N,).
 
     Args:
-        scores: Gold scores, each of which gives a group. None: a group of dissimilar and a group of similar pairs.
+        scores: Gold scores. The pairs with each score are a group. None: a group of dissimilar and a group of similar
+            pairs.
 
     Raises:
         UserError: If a group is empty.
@@ -262,11 +267,14 @@ CLASSES = {
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """V tokens: coordinates (V, 2), frequency ranks (V,) from 1 (0 if absent), and two properties (V,).
+    """V tokens in a plot, with their frequencies and properties.
 
     Args:
         label: Name of the encoder.
         matrix: Name of the embedding matrix that contains the tokens.
+        places: Coordinates (V, 2).
+        rank: Frequency ranks (V,): 1 for the most frequent token, 0 for absent tokens.
+        subword, capital: Masks (V,) of the tokens that continue a word, and of those with a capital letter.
         axes: Names of the two dimensions.
     """
 
@@ -281,7 +289,7 @@ class Tokens:
 
 @style.styled
 def draw_tokens(panels: Sequence[Tokens], text: str) -> "Figure":
-    """Draw two panels per item with the same coordinates: tokens coloured by frequency rank, and by class.
+    """Draw two panels per item of `panels`: the tokens coloured by frequency rank, and by subword and capital.
 
     Args:
         text: Name of the file in which the tokens were counted.
@@ -337,6 +345,10 @@ def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], 
     """Return the frequency rank (V,) of every token: 1 for the most frequent token, 0 for absent tokens.
 
     Tokens with equal counts are ordered by id.
+
+    Args:
+        lines: The text in which tokens are counted.
+        size: Number of tokens V.
     """
     counts: Counter[int] = Counter()
     rest = iter(lines)
@@ -385,12 +397,12 @@ def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
 
 
 def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], lines: Sequence[str]) -> list[Tokens]:
-    """Project the chosen matrices of an encoder, without special tokens, and count its tokens in some lines.
+    """Project the chosen matrices of an encoder, without special tokens, and count its tokens in `lines`.
 
     If both matrices of an encoder are equal, as with tied weights, the result has one item for both.
 
     Args:
-        matrices: Keys of `MATRICES`.
+        matrices: "input" (the input embeddings) or "mlm_head", or both.
     """
     from dcpcse.encoders.untrained import biased_tokens
 

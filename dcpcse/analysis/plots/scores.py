@@ -36,7 +36,7 @@ Point = tuple[float, float | None, float | None]
 
 @style.styled
 def draw_fewshot(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
-    """Draw the accuracies × 100 of all draws.
+    """Draw the accuracies × 100 with all random choices of few-shot examples.
 
     Each model and task has a violin, a mark per draw, and a line at the mean. If a model was not evaluated on a task,
     its place stays empty.
@@ -163,8 +163,8 @@ def draw_differences(differences: Mapping[str, Mapping[str, Point]], level: floa
     A line marks the difference 0.
 
     Args:
-        differences: Name of a pair → task → difference × 100 and ends of its interval. All pairs must have the same
-            tasks.
+        differences: Name of a pair of models → task → difference × 100 and ends of its interval. All pairs must have
+            the same tasks.
         level: Coverage of the intervals.
     """
     tasks = list(next(iter(differences.values())))
@@ -276,6 +276,10 @@ def read_prompt_lengths(
 
     The scores come from the rows with names of the form STUDY/length-P, where P is the prompt length. Rows that were
     not run are left out.
+
+    Args:
+        study: Name of the study. None if the file contains only one study.
+        cell: Name of the column whose values are returned.
     """
     content = read_json(path)
     rows = content.get("rows", []) if isinstance(content, dict) else []

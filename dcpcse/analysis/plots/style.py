@@ -86,7 +86,7 @@ class PlotKind:
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """The style of a series. Different series differ in more than the colour."""
+    """The colour, marker and line of a series, so that series differ in more than the colour."""
 
     color: str
     marker: str
@@ -121,7 +121,7 @@ def _style() -> Iterator[None]:
 
 
 def styled(draw: "Callable[..., Figure]") -> "Callable[..., Figure]":
-    """Decorate a function so that it draws in this style, and raises UserError without matplotlib."""
+    """Decorate a function so that it draws in this style, and raises UserError if matplotlib is not installed."""
 
     @wraps(draw)
     def in_style(*args: Any, **options: Any) -> "Figure":
@@ -150,7 +150,7 @@ def figure(width: float, height: float) -> "Figure":
 
 
 def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
-    """Return a figure with `count` panels, at most `PANELS_PER_ROW` per row, and the axes (rows_each, count).
+    """Return a figure with `count` panels, at most 3 per row, and the axes (rows_each, count).
 
     Unused positions are hidden.
 
@@ -197,7 +197,7 @@ def colorbar(figure: "Figure", values: Any, axes: Any, label: str, **options: An
 
 
 def title(axes: "Axes", text: str, columns: int = 1, below: str = "") -> None:
-    """Set the title of one of `columns` panels side by side, wrapped to fit. `below` is its second line."""
+    """Set the title of one of `columns` panels side by side, wrapped to fit. `below` is a further line."""
     room = COLUMN if columns == 1 else PAGE / columns
     lines = [plain(line, int((room - 0.5) * CHARACTERS_PER_INCH)) for line in (text, below) if line]
     axes.set_title("\n".join(lines))
@@ -216,7 +216,7 @@ def png(figure: "Figure") -> bytes:
 
 
 def svg(figure: "Figure") -> bytes:
-    """Return the figure as SVG in UTF-8, with its text as text."""
+    """Return the figure as SVG in UTF-8. Its text is stored as text, not as curves."""
     return _render(figure, "svg", {"Date": None})[0]
 
 

@@ -115,7 +115,7 @@ PANELS = {"bits_per_character": "bits per character", "masked_accuracy": "masked
 
 @style.styled
 def draw_pretraining(record: Mapping[str, Any]) -> "Figure":
-    """Draw bits per character and masked accuracy on the held-out text, each with the unigram model's figure.
+    """Draw bits per character and masked accuracy on the held-out text, each next to the value of a unigram model.
 
     The steps in which the model was trained to predict the next token are shaded.
 

@@ -99,7 +99,7 @@ def _tokenizer(folder: str | None) -> Any:
     if is_hub_id(folder):
         if (path := download_first(folder, [file.name], LoadOptions())) is None:
             raise UserError(
-                f"--tokenizer {folder} is no folder, and its tokenizer.json is neither in the cache nor on the Hub "
+                f"--tokenizer {folder} is not a folder, and its tokenizer.json is neither in the cache nor on the Hub "
                 "(if the Hub was reached); give the folder or hub id of an encoder or a model"
             )
         file = path

@@ -124,7 +124,7 @@ def _find_inputs(args: Namespace) -> None:
     if args.data is None and not SAMPLE.is_dir():
         encoder = "" if args.base else "an encoder as --base, and "
         raise UserError(
-            f"{SAMPLE} does not exist, since it is part of a clone only; give {encoder}a folder with {SENTENCES}, "
+            f"{SAMPLE} does not exist, since only a clone contains it; give {encoder}a folder with {SENTENCES}, "
             f"{TRIPLETS} and {PAIRS} as --data"
         )
     args.data = args.data or Path(os.path.relpath(SAMPLE))
@@ -153,7 +153,7 @@ def _train(args: Namespace, row: str, folder: Path) -> "SentenceEncoder":
         find_command("train")([*words, "--overwrite_output_dir"])
     except KeyboardInterrupt as error:  # its message recommends --resume, which this command does not have
         stop = Interrupted(getattr(error, "number", signal.SIGINT))
-        raise Interrupted(stop.number, f"{stop.name}: stopped; the same command starts again") from error
+        raise Interrupted(stop.number, f"{stop.name}: stopped; run the same command to start again") from error
     model = SentenceEncoder.load(folder)
     model.pooling = READ_WITH
     model.save(folder)

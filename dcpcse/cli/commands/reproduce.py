@@ -309,10 +309,11 @@ def _training_data(file: str) -> tuple[int, "Columns"]:
 def plan_table(
     units: Sequence[RunUnit], sizes: Mapping[str, tuple[int, int]], obstacles: Mapping[str, str | None]
 ) -> str:
-    """Return a table of planned units, the commands of the first unit of each row, and why other rows cannot be run.
+    """Return a table of planned units (rows with seeds), the commands of each row, and why other rows cannot be run.
 
     Args:
-        sizes: A dict from units to numbers of optimiser steps and of training examples. Other units are left out.
+        sizes: A dict from units to numbers of optimiser steps and of training examples. The table has only these
+            units.
     """
     rows, done = [], {unit.name for unit in _finished(units)}
     for unit in (unit for unit in units if unit.name in sizes):

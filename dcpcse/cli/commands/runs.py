@@ -106,7 +106,7 @@ def _read(folders: Iterable[Path], report: Callable[[str], None]) -> list[Run]:
 def _check_options(args: argparse.Namespace) -> None:
     """Raise UserError if options exclude each other, or if a file cannot be written."""
     if args.compare and args.folders:
-        raise UserError(f"--compare takes its own runs; omit {' '.join(args.folders)}")
+        raise UserError(f"--compare already names the runs; omit {' '.join(args.folders)}")
     if args.compare and len(args.compare) < 2:
         raise UserError(f"--compare {args.compare[0]}: give at least two runs")
     if args.compare and (args.sort or args.reverse):
@@ -117,7 +117,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFacts]:
-    """Sort runs by a column. Runs without a value always come last."""
+    """Sort runs by the column `key` of the list, descending with `reverse`. Runs without a value come last."""
 
     def rank(fact: RunFacts) -> tuple[int, float, str]:
         # Numbers sort before strings, since an edited run.yaml may contain both.

@@ -77,7 +77,7 @@ class SearchArguments(CosineOptions):
         if not (self.sentences or self.index):
             raise UserError("--sentences FILE is missing; give it, or --index FOLDER of an earlier search")
         if self.vectors and not self.sentences:
-            raise UserError(f"--vectors {self.vectors} needs its text; add --sentences FILE")
+            raise UserError(f"--vectors {self.vectors} needs the sentences of the vectors; add --sentences FILE")
         if self.overwrite and not (self.index and self.sentences):
             raise UserError("--overwrite builds the index again; give --index and --sentences with it")
         for name in ("num_cells", "num_cells_in_search"):

@@ -26,8 +26,8 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     if left_out := sorted(set(args.stages or ()) - set(known)):
         fixed = ", ".join(f"--{name} {value}" for name, value in search.fixed_with_pairs[left_out[0]].items())
         raise UserError(
-            f"--stages {left_out[0]!r}: the search {args.search} has this stage for single sentences only, and "
-            f"{shared['train_file']} has {len(columns)} columns, for which {fixed} is used; leave it out"
+            f"--stages {left_out[0]!r}: the search {args.search} has this stage only for single sentences, but "
+            f"{shared['train_file']} has {len(columns)} columns, so {fixed} is fixed; leave the stage out"
         )
     trials = Trials(folder, args.search, options, shared, args.limit)
     for name in args.stages or known:
@@ -46,7 +46,7 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
     """
     for option in ("--output_dir", "--overwrite_output_dir"):
         if any(word.split("=")[0] == option for word in words):
-            raise UserError(f"{option} after --: the search sets it for every trial; remove it")
+            raise UserError(f"the search sets {option} for every trial; remove the option after --")
     (model, data, run), names = parse_training([*words, "--output_dir", "unused"])
     # Imported after the options are checked, as these imports take seconds.
     from dcpcse.data.column_choice import chosen_columns

@@ -29,7 +29,7 @@ of a paper's table was evaluated, and compare each figure with the published one
 
 
 def verify_command(argv: Sequence[str]) -> int:
-    """Run the command. Return 0 if the row passes and 1 if it differs. Raises UserError for mistakes of the user."""
+    """Run the command. Return 0 if the scores agree with the paper, else 1. Raises UserError for wrong input."""
     source, choices, args = verify_parser().parse(argv)
     subject, checkpoint, row = _find(source, choices, args)
     from dcpcse.experiments.verification.report import Verification, compare_figures, require_report_room, write_report

@@ -63,7 +63,7 @@ def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOpti
         folder = find_model_folder(name, options)
     except UnreachableError:
         _require_cached_encoder(name, options)
-        logger.info("the Hub cannot be reached; using the encoder %s from its cache, not an output folder", name)
+        logger.info("the Hub cannot be reached; using the encoder %s from its cache instead of an output folder", name)
         return name, options
     return (name, options) if folder is None else (str(folder), replace(options, revision=None))
 
@@ -175,13 +175,13 @@ def _download(name: str, patterns: list[str], options: LoadOptions, offline: boo
 
 
 def download_first(name: str, files: Collection[str], options: LoadOptions) -> Path | None:
-    """Return the local copy of the first of some files that a repository on the Hub contains.
+    """Download one file of a repository on the Hub, and return its local path.
 
-    Return None if the repository contains none of the files. If the Hub cannot be reached, use the copy in the cache.
+    Returns None if the repository contains none of the files. If the Hub cannot be reached, the cached copy is used.
 
     Args:
         name: Hub id.
-        files: Names of the files.
+        files: Possible names of the file. The first name that exists is downloaded.
         options: Revision, cache and token.
     """
     available = _files(name, options)

@@ -1,7 +1,7 @@
 """The manifest `dcpcse.json` of a model folder: the schema, and the files that the manifest describes.
 
-The module also contains schemas of the JSON files of other libraries that dcpcse reads, with the keys that it uses. It
-counts trained parameters from the headers of weight files. torch is not imported.
+The module also contains schemas of the JSON files of other libraries that dcpcse reads, with the keys that dcpcse
+uses, and counts trained parameters from the headers of weight files. torch is not imported.
 """
 
 import hashlib
@@ -231,7 +231,7 @@ OPEN_FIELDS = ("method", "arguments", "base.name_or_path", "base.revision")
 
 
 def record_digest(record: Mapping[str, Any]) -> str:
-    """Return the sha256 of all fields of a manifest except `OPEN_FIELDS` and the field with this digest."""
+    """Return the sha256 of all fields of a manifest except the editable fields (`OPEN_FIELDS`) and this sha256."""
     covered = {name: value for name, value in record.items() if name not in (*OPEN_FIELDS, "record_sha256")}
     base = covered.get("base")
     if isinstance(base, Mapping):
@@ -351,10 +351,7 @@ def _lora_faults(path: Path, rank: int, tensors: Mapping[str, tuple[int, ...]]) 
 
 
 def file_names(record: Mapping[str, Any]) -> set[str]:
-    """Return the relative paths of all files that the model of a manifest may have.
-
-    All are inside the model folder.
-    """
+    """Return the relative paths of all files that the model of a manifest may have, inside the model folder."""
     prompts = {PROMPTS: (PROMPTS,), PEFT_WEIGHTS: (PEFT_WEIGHTS, PEFT_CONFIG)}.get(record["prompts_file"], ())
     adapter = () if record.get("lora_folder") is None else ADAPTERS[record["lora_folder"]]
     backbone = () if record["backbone"] is None else BACKBONES[record["backbone"]["folder"]]
@@ -487,7 +484,7 @@ class AdapterConfig(schema.Foreign):
 @strict
 @dataclass(kw_only=True)
 class WeightIndex(schema.Foreign):
-    """The `model.safetensors.index.json` of an encoder with several weight files. Maps a tensor to its file."""
+    """The `model.safetensors.index.json` of an encoder with several weight files. It maps tensors to files."""
 
     weight_map: dict[str, str]
 

@@ -19,8 +19,9 @@ tokenizer files
 If a trained backbone is the complete model, it is saved as a plain Hugging Face folder. Otherwise, it is saved in
 `backbone/`. A folder is plain if AutoModel and sentence-transformers return the same embeddings as dcpcse. This
 requires [CLS] or mean pooling, and no head other than the tanh MLP at inference. `modules.json` names the pooling,
-because sentence-transformers silently uses the mean without it. Neither library supports templates or prompts. If the
-encoder is in `backbone/`, both libraries raise an error for the model folder instead of loading an incomplete model.
+because sentence-transformers silently uses the mean without this file. Neither library supports templates or prompts.
+If the encoder is in `backbone/`, both libraries raise an error for the model folder instead of loading an incomplete
+model.
 
 A LoRA adapter is saved by the same rule: in the model folder if the folder is plain, otherwise in `adapter/`. Both
 libraries load the base together with the adapter.
@@ -243,8 +244,8 @@ def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = Non
     """Yield a temporary folder for the files of a model. When the context ends, they replace the model in `folder`.
 
     If an exception leaves the context, the earlier model is unchanged. If the process is killed during the
-    replacement, the folder contains no loadable model, because `dcpcse.json` is moved last. It never contains a
-    mixture of two models.
+    replacement, the folder contains no loadable model, because `dcpcse.json` is moved last. The folder never contains
+    a mixture of two models.
 
     Args:
         folder: The model folder.

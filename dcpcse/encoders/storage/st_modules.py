@@ -66,8 +66,8 @@ class TextSettings:
         max_length: Maximum number of tokens. None: the tokenizer's maximum.
         lower_case: Whether texts are converted to lower case.
         prefix: Text before each sentence.
-        prompts: All prompts by name; {} if none has a text. As in sentence-transformers, queries and documents have
-            the empty prompt if the folder has prompts, but none for them.
+        prompts: All prompts by name; {} if none has a text. If the folder has prompts, but none for queries or
+            documents, their prompt is empty, as in sentence-transformers.
     """
 
     max_length: int | None
@@ -82,7 +82,7 @@ class DenseSettings:
 
     Args:
         folder: Folder that contains the weights.
-        activation: One of `ACTIVATIONS`.
+        activation: Name of the activation, such as "Tanh".
         bias: Whether the layer has a bias.
     """
 
@@ -96,7 +96,7 @@ class PoolingSettings:
     """The settings of the modules after the encoder.
 
     Args:
-        pooling: A key of `POOLERS`.
+        pooling: Name of the pooler, such as "avg".
         title: Name of the same pooler in sentence-transformers.
         dense: The modules Dense, in order.
         normalize: Whether embeddings are scaled to unit length.
@@ -173,12 +173,12 @@ def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
 def read_size(folder: Path) -> int | None:
     """Return the number of values to which sentence-transformers shortens embeddings.
 
-    None: it does not shorten them.
+    None: embeddings are not shortened.
     """
     path = folder / MODEL_CONFIG
     size = read_object(path).get("truncate_dim") if path.is_file() else None
     if size is not None and not (type(size) is int and size > 0):
-        raise UserError(f"{path} is damaged: truncate_dim {size!r:.40} is no number of values")
+        raise UserError(f"{path} is damaged: expected a number of values as truncate_dim, found {size!r:.40}")
     return size
 
 

@@ -1,10 +1,10 @@
 """The kinds of data, and the measures on the dev and test parts. A measure is a task of senteval.
 
-scored pairs  Spearman's correlation of cosines and scores; average precision if all scores are 0 and 1.
-pairs         mean reciprocal rank: the rank of an anchor's positive among positives and hard negatives of the part.
-classes       mean average precision: the ranks of the texts with the class of a text, among all other texts of the
-              part. This measure uses the rank of every text of the class, where the accuracy of the first rank would
-              use only one rank. It needs no classifier, whose training would add noise.
+scored pairs  Spearman's correlation of cosines and scores; average precision if all scores are 0 and 1. pairs
+mean reciprocal rank: the rank of an anchor's positive among positives and hard negatives of the part. classes
+mean average precision: each text is a query for the other texts of its class, among all other texts of
+              the part. This measure uses the ranks of all texts of the class, not only the first rank, and needs no
+              classifier, whose training would add noise.
 """
 
 import unicodedata
@@ -64,12 +64,12 @@ class Measure:
     Args:
         part: The name of the part, "dev" or "test". It is also the name of the task.
         title: The name of the score.
-        statistic: A key of `significance.STATISTICS`.
+        statistic: The name of the score, such as "spearman" (a key of `significance.STATISTICS`).
         items: A word for the n items in messages, such as "pairs"; `size` is n.
         texts: All texts that are encoded.
         outcomes: A function that returns the outcome (n,) of each item from the embeddings of the texts.
         gold: The gold scores (n,), or the class of each query (n,); None if there are none.
-        remedy: The advice in the message about too few items. If not every row is an item, it says what an item is.
+        remedy: The advice in the message about too few items. If not every row is an item, the advice says what is.
         classes: The names of the classes, if the items have classes.
     """
 
@@ -86,7 +86,7 @@ class Measure:
 
     @property
     def resampled(self) -> str:
-        """A word for what a bootstrap draws: the items, or the classes of the items."""
+        """The name of what a bootstrap draws: the items, or the classes of the items."""
         return "classes" if self.statistic == BY_CLASS else self.items
 
     def located(self) -> Iterator[Located]:
@@ -104,7 +104,7 @@ class Measure:
         return Outcome(self.part, settings.split, 100 * float(score), values)
 
     def compared(self, *models: np.ndarray) -> Outcomes:
-        """Return `Outcomes` for a comparison of models from the outcomes (n,) of each model."""
+        """Return `Outcomes` for a comparison of models, given the outcomes (n,) of each model."""
         return Outcomes(self.statistic, [values[None] for values in models], self.gold, self.items)
 
     def require_enough(self, source: str) -> None:
@@ -218,7 +218,9 @@ def own_class(part: str, rows: Columns) -> Measure:
 
 
 def over_classes(measure: Measure) -> Measure:
-    """Return the measure `own_class` for classes that the training has not seen: the interval covers classes."""
+    """Return the measure of `own_class` for classes that are not in the training data. The interval then covers
+    classes.
+    """
     return replace(measure, statistic=BY_CLASS)
 
 

@@ -81,17 +81,17 @@ def read_parts(
 ) -> Parts:
     """Read the data, and divide them into the parts that are not given separately.
 
-    If `dev` and `test` are not given, each of these parts is `HELD_OUT_SHARE` of `data`, at most `MOST_ROWS`. If only
-    `dev` is given, the test part is half of `dev`. If no class of the test part is in the training data, the interval
-    of the result covers classes. Raises UserError if the data cannot be read, if the given sets have different kinds
-    or share a text, or if a part has too few rows.
+    If `dev` and `test` are not given, each of these parts is a fifth of `data`, at most 500 (dev) or 1000 (test) rows.
+    If only `dev` is given, the test part is half of `dev`. If no class of the test part is in the training data, the
+    interval of the result covers classes. Raises UserError if the data cannot be read, if the given sets have
+    different kinds or share a text, or if a part has too few rows.
 
     Args:
         data, dev, test: Data in any form that `load_training_data` reads. `dev` and `test` may be None.
         seed: Seed of the random division into parts.
         cache_dir: See `load_training_data`.
         documents: Whether blank rows of data separate documents.
-        hold_out: A value of `HOLD_OUT`.
+        hold_out: "rows" or "classes": whether rows of all classes, or all rows of some classes, are held out.
         columns: The choice of columns of all data.
     """
     if data is None:
@@ -107,7 +107,7 @@ def read_parts(
     kind, measured = _kinds(read)
     if hold_out == "classes" and (kind is not CLASSES or len(read) == len(sources)):
         reason = f"{read['data'].name} has {kind.name}" if kind is not CLASSES else "dev and test are given"
-        raise OptionError("hold_out", hold_out, f"needs sentences with classes of which parts are held out; {reason}")
+        raise OptionError("hold_out", hold_out, f"divides sentences by their classes into parts; {reason}")
     _require_disjoint(read)
     columns = {
         name: dataset.dataset.to_dict() for name, dataset in read.items() if kind is not SENTENCES or name != "data"
@@ -158,7 +158,7 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
         if (actual := kinds.get(name, measured)) is not measured:
             raise UserError(
                 f"{read[name].name} has {actual.name}, but {read[first].name} has {measured.name}; give "
-                f"{measured.name} in both"
+                f"{measured.name} in both of them"
             )
     return kind, measured
 
@@ -278,7 +278,7 @@ def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def divide(groups: np.ndarray, classes: Sequence[str], held_out: Mapping[str, int], seed: int) -> dict[str, list[int]]:
-    """Return the sorted row numbers of each held-out part and of the part `TRAIN`, by the name of the part.
+    """Return the sorted row numbers of each held-out part and of the train part, by the name of the part.
 
     The groups are assigned in a random order. Each group goes to the first part that has room for the group.
 
@@ -304,7 +304,7 @@ def divide_classes(
 ) -> dict[str, list[int]]:
     """Return the sorted row numbers of each part as `divide` does, with all rows of a class in the same part.
 
-    Rows of a held-out part above `MOST_ROWS` are in no part; every class keeps about the same share of its rows.
+    Rows above the maximum size of a held-out part are in no part. Every class keeps about the same share of its rows.
 
     Args:
         groups: The group (N,) of each row. Classes that share a text are in the same group.

@@ -95,7 +95,12 @@ class Record:
         return True
 
     def write(self, state: str, result: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Write the record, and return its content."""
+        """Write the record, and return its content.
+
+        Args:
+            state: The state of the adaptation, such as "finished".
+            result: The scores and the verdict, if the adaptation is finished.
+        """
         trials = [
             {
                 **{"number": number, **asdict(trial), "score": trial.score, "step": trial.step},

@@ -28,7 +28,7 @@ FEW = 4
 
 @dataclass(frozen=True)
 class Adaptation:
-    """The result of an adaptation. It prints as a table of the scores, with the verdict.
+    """The result of an adaptation. `print` shows a table of the scores, and the verdict.
 
     Args:
         verdict: "gain", "no gain", "too few to tell" (the test part is too small), or "nothing tried" (no training
@@ -43,7 +43,7 @@ class Adaptation:
 
     @property
     def is_gain(self) -> bool:
-        """Whether the verdict is "gain": better on the dev part, and an interval above 0 on enough test items."""
+        """Whether the verdict is "gain": better on dev, and an interval of the test difference above 0."""
         return self.verdict == GAIN
 
     @property

@@ -79,7 +79,7 @@ class Request:
         minutes: Maximum duration of the call in minutes.
         seed: Seed of the division of the data, the trainings and the resamples.
         keep: Whether to keep the adapted model even if the verdict is not "gain".
-        hold_out: A value of `HOLD_OUT`.
+        hold_out: "rows" or "classes" (see `read_parts`).
         given: Options of train.py that the user chose for all settings.
         ray: Address of the Ray cluster on which the settings are tried; None: try them in this process.
         started: The value of `time.monotonic` at the start of the call.
@@ -407,7 +407,7 @@ class _Search:
 
 
 def measure(model: SentenceEncoder, of_part: Measure) -> Outcome:
-    """Return the score of an encoder on a part, with the outcome of each item."""
+    """Return the score of an encoder by the measure `of_part` of a part, with the outcome of each item."""
     return evaluate_suite(model, as_suite(of_part)).results[of_part.part]
 
 

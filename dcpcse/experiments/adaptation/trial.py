@@ -189,8 +189,8 @@ def trainable(
     """Return the settings with which the encoder can be trained.
 
     The check runs before any trial: for each combination of the options tuning and positive, it builds the trainer of
-    the first setting, without training. Its other options, such as the learning rate, do not affect whether the
-    trainer can be built. A log message says why settings are left out.
+    the first setting, without training. The other options of a setting, such as the learning rate, do not affect
+    whether the trainer can be built. A log message says why settings are left out.
 
     Raises UserError if no setting can be trained, because options, encoder and data do not fit together.
 

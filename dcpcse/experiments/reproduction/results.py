@@ -106,7 +106,11 @@ class RowResult:
 
 
 def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool) -> RowResult:
-    """Return the result of a row from its finished units."""
+    """Return the result of a row from its finished units.
+
+    Args:
+        comparable: Whether the results can be compared with the published figures.
+    """
     figures = [read_figures(unit) for unit in units]
     measured = [column for column in row.columns if figures and all(column in scores for scores in figures)]
     cells = {column: _cell(row, column, [scores[column] for scores in figures], comparable) for column in measured}
@@ -184,8 +188,8 @@ def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Difference:
     """Return the gain in mean STS score over a baseline, with the interval of the paired bootstrap.
 
-    The interval covers seeds if each side has at least three seeds. Raises ValueError with the reason if there are no
-    STS pairs or too few.
+    The interval covers seeds if the row and the baseline have at least three seeds each. Raises ValueError with the
+    reason if there are no STS pairs or too few.
     """
     if not all((unit.folder / UNIT_SIMILARITIES).is_file() for unit in (*units, *baseline)):
         raise ValueError("the row or its baseline has no STS pairs")

@@ -35,7 +35,7 @@ RECORD, LOG = "unit.json", "log.txt"
 @strict
 @dataclass(kw_only=True)
 class UnitRecord(schema.Open):
-    """The record of a unit.
+    """The record of the training and evaluation of a `RunUnit`.
 
     Args:
         commands: The commands in the form of `RunUnit.commands`. Only records of earlier versions have this entry.

@@ -64,7 +64,7 @@ class ReproductionConfig:
 class RunUnit:
     """A row with one seed: the folder, and the arguments of each command, in the order in which the commands run.
 
-    The names of the commands are the keys of `TRAININGS`, then `evaluate`, `similarity` and `predict`.
+    The commands have the names `start`, `train`, `evaluate`, `similarity` and `predict`. A unit has some of them.
     """
 
     row: PublishedRow
@@ -99,7 +99,12 @@ def command_of(step: str) -> str:
 
 
 def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: ReproductionConfig, root: Path) -> list[RunUnit]:
-    """Return the units of the rows that can be run. A row that needs no seed has one unit without a seed."""
+    """Return the units of the rows that can be run. A row that needs no seed has one unit without a seed.
+
+    Args:
+        config: The data and settings of the user.
+        root: The folder that contains the folders of the units.
+    """
     return [
         _unit(row, seed, config, root)
         for row in rows

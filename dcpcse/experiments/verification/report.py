@@ -65,7 +65,7 @@ class FigureComparison:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of a verification: the comparison of the subject with a row.
+    """The result of a verification: the measured figures of a model, compared with a published row.
 
     Args:
         facts: Further entries of the report, by name.
@@ -163,7 +163,7 @@ def require_report_room(folder: Path, subject: Subject, row: PublishedRow, overw
         if about != (row.name, dict(subject.weights)):
             what = f"is the report on {'other weights' if about and about[0] == row.name else 'another row'}"
             raise UserError(
-                f"{path} {what if about else 'is no report of this command'}; give another --output_dir, or add "
+                f"{path} {what if about else 'is not a report of this command'}; give another --output_dir, or add "
                 "--overwrite to replace it"
             )
     for name in (REPORT_JSON, REPORT_PAGE):

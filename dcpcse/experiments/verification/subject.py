@@ -25,7 +25,8 @@ class Subject:
         location: The location as the user gave it; `place` is the local folder or the file of word vectors.
         weights: Name → sha256 of the files with weights.
         trained: Whether the subject is a model folder.
-        layout: The format of a checkpoint of other code; None if it is unknown or the subject is no such checkpoint.
+        layout: The format of a checkpoint of other code; None if it is unknown or the subject is not such a
+            checkpoint.
         headed: Whether a checkpoint contains the head of a method. Plain encoders have no such head.
         method: The method that trained the subject; None if unknown.
         encoder: Model type, hidden size and vocabulary size, None where unknown.

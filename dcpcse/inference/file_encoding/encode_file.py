@@ -58,7 +58,7 @@ def encode_file(
 ) -> EncodedFile:
     """Encode every line of a UTF-8 text file and write the vectors to `args.output`, where row i is line i.
 
-    With `args.column`, the file is a table, and row i belongs to its row i.
+    With `args.column`, the file is a table, and row i of the output belongs to row i of the table.
 
     The vectors are the same as from `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is
     killed, the same call resumes the work and writes the same bytes. With several processes, the calling script needs

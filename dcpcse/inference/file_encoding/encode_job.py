@@ -58,7 +58,9 @@ class EncodeJob:
         return load_model(self.name, replace(self.encoder, device=str(device)))
 
     def identify(self, model: SentenceEncoder, device_type: str) -> tuple["EncodeJob", int]:
-        """Return a copy of the job with identity of the model, ranges and type of the vectors, and their dimension.
+        """Return a copy of the job that contains the model's identity, and the dimension of the vectors.
+
+        The copy also contains the ranges and the type of the vectors.
 
         Args:
             model: The model.

@@ -1,4 +1,4 @@
-"""Save encoded chunks as files. An interrupted run resumes from these files, and they are joined to the output OUT.
+"""Save encoded chunks as files. An interrupted run resumes from these files. At the end, they are joined to OUT.
 
 OUT.parts/job.json       model, text and options from which OUT is built
 OUT.parts/00000000.npz   vectors and number of truncated texts of the first chunk (one file for each chunk)
@@ -106,7 +106,7 @@ class Shards:
     def finished(self) -> dict[str, Any] | None:
         """Return the record of the output, or None if the output is not finished.
 
-        Also remove shards that remain if a run was killed after it had joined them.
+        Shards that a killed run left after it had joined them are removed.
         """
         record = _of_this_job(self._result)
         if record is None or record.get("truncated") is None or record.get("bytes") != _size(self.output):

@@ -68,13 +68,16 @@ class IndexRecord(schema.Open):
             raise ValueError(f"truncate_dim is {self.truncate_dim}, and dimension {self.dimension}")
 
     def validate_cells(self) -> None:
-        """Raise ValueError unless `num_cells_in_search` is set exactly for the backend ivf."""
+        """Raise ValueError if `num_cells_in_search` is set without the backend ivf, or is missing with ivf."""
         if (self.backend == "ivf") != (self.num_cells_in_search is not None):
-            raise ValueError(f"num_cells_in_search is {self.num_cells_in_search} with the backend {self.backend}")
+            number = self.num_cells_in_search
+            raise ValueError(f"num_cells_in_search is {number}, which does not fit the backend {self.backend}")
 
 
 class SavedSentences(Sequence[str]):
-    """The sentences of a mapped file. Lines are parsed on access. Only their end offsets (8 bytes) are in memory."""
+    """The sentences of a mapped file. Lines are parsed on access. Only the end offset of each line (8 bytes) is in
+    memory.
+    """
 
     def __init__(self, path: Path) -> None:
         with open_input(path) as file:
@@ -252,7 +255,7 @@ def read_index(
         codes = _rows(folder / VECTORS, quantizer.dtype, quantizer.width)
         sentences, vectors = SavedSentences(folder / SENTENCES), quantizer.stored(codes)
         if len(sentences) != len(vectors):
-            raise ValueError(f"{len(vectors)} vectors for {len(sentences)} sentences")
+            raise ValueError(f"expected a vector for each of {len(sentences)} sentences, found {len(vectors)}")
         if record.get("rows") not in (None, len(vectors)):
             raise ValueError(f"{RECORD} names {record['rows']} rows, but there are {len(vectors)}")
         clusters = None

@@ -1,8 +1,7 @@
 """Find nearest neighbours of unit vectors, exactly (numpy or faiss) or approximately (an inverted file of faiss).
 
-A search in float32 finds `EXTRA_ROWS` more candidates than requested. The cosines of all candidates are then computed
-again in float64, where equal vectors have equal cosines. The exact backends therefore return the same rows in the same
-order.
+A search in float32 finds 16 more candidates than requested. The cosines of all candidates are then computed again in
+float64, where equal vectors have equal cosines. The exact backends therefore return the same rows in the same order.
 """
 
 import importlib
@@ -42,9 +41,9 @@ def nearest_rows(
         vectors: (N, H).
         queries: (Q, H).
         k: Number of rows per query, at most N.
-        backend: A key of `BACKENDS`.
-        limits: The largest allowed inner product for each query (Q,), with a tolerance of `ROUNDING`. Rows above the
-            limit are left out, and -1 stands for missing rows.
+        backend: The search backend, such as "numpy" or "faiss".
+        limits: The largest allowed inner product for each query (Q,), with a tolerance of 1e-5. Rows above the limit
+            are left out, and -1 stands for missing rows.
     """
     by_faiss = limits is None and (backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES))
     faiss = load_faiss() if by_faiss else None

@@ -51,12 +51,12 @@ class SentenceIndex:
         identity: The identity of the model that computed the vectors (`dcpcse.encoders.identity`). None if the
             identity is unknown.
         model: The model that encodes queries and added sentences. None if vectors are given instead.
-        backend: The search backend (`BACKENDS`).
+        backend: The search backend: "auto", "numpy", "faiss" or "ivf".
         ivf: The inverted file of faiss that contains the vectors. Only for the backend ivf.
         text: sha256 of the text file from which the index was built. None if the index was built from a list, or if
             sentences have been added.
         options: The options with which sentences and queries are encoded. None: the defaults.
-        query_prompt: The text before each query. None: as `options` say.
+        query_prompt: The text before each query. None: the prompt in `options`.
 
     The attribute `rescore_multiplier` has an effect on an index of a precision other than float32. The search ranks
     `rescore_multiplier * top_k` sentences whose codes are nearest by their cosines to the query. At 0, queries are
@@ -108,11 +108,11 @@ class SentenceIndex:
                 index is in memory.
             vectors: Vectors to use instead of encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote
                 for this text with this model.
-            backend: The search backend (`BACKENDS`).
+            backend: The search backend: "auto", "numpy", "faiss" or "ivf".
             num_cells: Number of cells, for the backend ivf.
             num_cells_in_search: Number of cells that are searched for each query, for the backend ivf.
             precision: Precision of the stored vectors: float32, int8, uint8, binary or ubinary. The ranges of int8 and
-                uint8 are those of the first `CHUNK` sentences. The backend ivf also keeps float32 vectors in memory.
+                uint8 come from the first 8,192 sentences. The backend ivf also keeps float32 vectors in memory.
             overwrite: Whether to replace an index in the folder.
             options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. The
                 index records them, and queries are encoded with the same options, except for the prompt: if the model
@@ -192,7 +192,7 @@ class SentenceIndex:
         Args:
             folder: The folder.
             model: The model with which the index was built. It encodes queries and added sentences.
-            backend: The search backend (`BACKENDS`). "auto" uses ivf if the index was built with ivf.
+            backend: As in `build`. "auto" uses ivf if the index was built with ivf.
 
         Raises:
             UserError: If the folder contains no index, if a file of the index has changed, or if the index was built
@@ -247,7 +247,7 @@ class SentenceIndex:
 
     @property
     def num_cells_in_search(self) -> int | None:
-        """Number of cells that are searched for each query. With more cells, the search finds more and is slower."""
+        """Number of cells that are searched for each query. A larger number makes the search more exact and slower."""
         return None if self._ivf is None else self._ivf.nprobe
 
     @num_cells_in_search.setter
@@ -517,7 +517,7 @@ def _read_vectors(
         problem = f"{record}, which records the model and the text of the vectors, is missing or damaged"
         raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
     if precision := made_of.get("options", {}).get("precision"):
-        raise UserError(f"{path} has vectors in {precision}; encode in float32, and give the index the precision")
+        raise UserError(f"{path} has vectors in {precision}; encode in float32, and give the precision to the index")
     if text != sha256:
         raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
     made_with, requested = (read.recorded() for read in (CosineOptions.read(made_of.get("options", {})), options))

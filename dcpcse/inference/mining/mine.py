@@ -263,7 +263,7 @@ def _rows_of_output(args: MiningArguments, pairs: Pairs, negatives: Negatives) -
     if not len(rows.pairs):
         needed = plural(rows.places.shape[1], "negative")
         raise UserError(
-            f"no pair of {pairs.data.name} has {needed} in the corpus that the options allow; give a larger corpus, "
+            f"no pair of {pairs.data.name} has {needed} in the corpus with these options; give a larger corpus, "
             f"fewer {spell('num_negatives')}, smaller margins or a larger {spell('max_similarity')}"
         )
     return rows

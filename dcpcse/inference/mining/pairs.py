@@ -11,7 +11,7 @@ from dcpcse.utils.errors import UserError
 
 
 class DistinctTexts:
-    """Texts that differ in more than white space, numbered from 0 in the order of their first occurrence."""
+    """Texts, numbered from 0 in the order of first occurrence. White space does not distinguish texts."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self.texts: list[str] = []
@@ -57,7 +57,7 @@ class Pairs:
 
     @classmethod
     def of(cls, data: TrainingData) -> "Pairs":
-        """Number the texts of training data. Raises UserError unless its columns are an anchor and positives."""
+        """Number the texts of training data. Raises UserError unless the columns are an anchor and positives."""
         if tuple(data.roles) != ("anchor", *data.roles.positives) or not data.roles.positives:
             raise UserError(
                 f"{data.name} has the columns {list(data.columns)}, read as {', '.join(data.roles)}; give pairs: two "

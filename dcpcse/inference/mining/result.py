@@ -39,12 +39,11 @@ class Negatives:
 
 @dataclass(frozen=True)
 class OutputRows:
-    """The R rows of the output, or, for lists, the R pairs of a positive and a negative of an anchor.
+    """The R rows of the output. In the format "lists", a line of the file combines all rows of an anchor.
 
     Args:
         pairs: The pair (R,) of each row, in ascending order.
-        places: The positions (R, m) of the m negatives of each row in `Negatives`, which are at least 0 and below
-            `num_negatives`.
+        places: The columns (R, m) of `Negatives.rows` that contain the m negatives of each row.
         count: The number of rows that are written.
     """
 

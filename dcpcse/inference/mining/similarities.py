@@ -64,8 +64,8 @@ class Similarities:
 
     Args:
         encode: The encoder.
-        positives: The vectors of the positives.
-        corpus: The vectors of the corpus.
+        positives: The vectors (N, H) of the positives.
+        corpus: The vectors (C, H) of the corpus.
     """
 
     def __init__(self, encode: Encoding, positives: Vectors, corpus: Vectors) -> None:

@@ -63,7 +63,9 @@ class Layout:
         return all(any(re.fullmatch(mark, name) for name in names) for mark in self.marks)
 
     def sort(self, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return two dicts: used tensor to dcpcse name, and unused tensor to reason. Raises UserError for others."""
+        """Return two dicts: used tensor to dcpcse name, and unused tensor to reason. Raises UserError for a name that
+        matches no rule.
+        """
         used: dict[str, str] = {}
         left_out: dict[str, str] = {}
         for name in sorted(names):
@@ -116,7 +118,7 @@ class Imported:
 
 
 def recognise_layout(names: Collection[str], *, adapter: bool = False) -> str | None:
-    """Return the key in `LAYOUTS` of the format with these tensor names, or None.
+    """Return the name of the format with these tensor names (a key of `LAYOUTS`), or None.
 
     Args:
         names: The names of the tensors.

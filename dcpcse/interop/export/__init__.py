@@ -79,8 +79,8 @@ class ExportFormat:
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
         """Return the model to export, with its LoRA adapter merged if `merges` is set.
 
-        The weights of the given model are then converted to float32, since the merged weights would be rounded in half
-        precision.
+        Before the adapter is merged, the weights of the given model are converted to float32, since half precision
+        would round the merged weights.
         """
         return model.float().merged() if self.merges and model.encoder.lora is not None else model
 
@@ -144,7 +144,7 @@ def export(
 
     Args:
         folder: The output folder of train.py, or its hub id.
-        to: Name of the format, a key of `EXPORT_FORMATS`.
+        to: Name of the format, such as "onnx" (a key of `EXPORT_FORMATS`).
         output: The new folder.
         base: Current location of the frozen encoder, if it has moved. An exported adapter refers to this location.
         options: Options of `SentenceEncoder.encode` that the format supports. With truncate_dim=n, the exported model
@@ -184,7 +184,7 @@ def export(
         difference = target.difference(module.read_back(exported, temporary, sentences), expected)
         if not difference <= target.tolerance:  # also true for NaN
             raise UserError(
-                f"embeddings of {to} differ from those of {folder} by up to {difference:.1e}, more than "
+                f"embeddings of {to} differ from the embeddings of {folder} by up to {difference:.1e}, more than "
                 f"{target.tolerance:.0e}; nothing was written"
             )
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())

@@ -28,7 +28,7 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     Args:
         model: The model.
         folder: The exported folder.
-        options: Without values, since the format cannot contain options of encoding.
+        options: The defaults, since the format cannot contain options of encoding.
     """
     model.tuned_backbone().write(folder)
     model.tokenizer.save_pretrained(folder)

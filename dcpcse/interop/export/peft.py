@@ -43,7 +43,7 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     Args:
         model: The model.
         folder: The exported folder.
-        options: Without values, since the format cannot contain options of encoding.
+        options: The defaults, since the format cannot contain options of encoding.
     """
     source = model.source
     config, tensors = model.encoder.peft_adapter(source.name_or_path, source.revision)

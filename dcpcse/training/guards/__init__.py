@@ -79,7 +79,7 @@ class Guards:
     def flush(self) -> None:
         """Raise UserError if the loss or gradient of any step so far is not finite.
 
-        Called before logging, evaluation and saving.
+        The Trainer calls this method before it logs, evaluates or saves.
         """
         self.finite.flush()
 

@@ -103,7 +103,7 @@ class CollapseMonitor(TrainerCallback):
     At the start, the embeddings of an encoder are close to each other (cosines of 0.9 for BERT's [CLS], 0.99 for
     RoBERTa's means), and training moves them apart. The effective rank is therefore compared with the best effective
     rank of the same run. Prompts with a high learning rate may collapse for one or two steps. A warning therefore
-    requires that all log entries of the last `LASTING` steps, at least two entries, show the problem.
+    requires that all log entries of the last 20 steps, at least two entries, show the problem.
     """
 
     def __init__(self) -> None:

@@ -207,7 +207,7 @@ def _of_all_processes(value: Any) -> list[Any]:
 
 
 def require_finite_weights(tensors: Mapping[str, Tensor], step: int) -> None:
-    """Raise UserError if a trained weight is not finite. Called before weights are saved.
+    """Raise UserError if a trained weight is not finite, before weights are saved.
 
     Args:
         tensors: The trained weights by name.
@@ -234,7 +234,7 @@ class FrozenWeightsCheck(TrainerCallback):
         self.before = frozen_digests(self.module)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Raise UserError if a frozen weight has changed. Called before the result is written."""
+        """Raise UserError if a frozen weight has changed, before the result is written."""
         after = frozen_digests(self.module)
         changed = [name for name, digest in self.before.items() if after.get(name) != digest]
         if changed:

@@ -64,7 +64,7 @@ class GradientFlowCheck:
     """Checks, at the first step with finite gradients, that gradients reach all trained parameters.
 
     Args:
-        module: The training step; `GROUPS` refers to the names of its parameters.
+        module: The training step, whose parameters are checked.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -80,7 +80,7 @@ class GradientFlowCheck:
             raise UserError(f"the loss depends on none of the trained parameters {listed(self.trained)}: {CAUSES}")
 
     def require(self) -> None:
-        """Raise UserError, with likely causes, if parameters get no gradient. Called before gradients are clipped.
+        """Raise UserError, with likely causes, if parameters get no gradient. Call this before gradients are clipped.
 
         A step with non-finite gradients is not checked. In fp16, the first steps can have such gradients, while the
         scale is too large.
@@ -154,7 +154,7 @@ class _Step:
 
 
 class NothingToLearnCheck:
-    """Warns once, after the first `STEPS` steps, if the loss or the gradient was near zero in these steps.
+    """Warns once, after the first 5 steps, if the loss or the gradient was near zero in these steps.
 
     Adam divides the gradient of a weight by the size of the gradient, so even a tiny gradient causes full steps. The
     loss is the weighted sum of all terms. It is compared with the loss of guessing among the candidates of the first

@@ -46,7 +46,7 @@ class HookedTrainer(transformers.Trainer):
         super()._load_best_model()
 
     def after_step_is_saved(self) -> None:
-        """Called after the log entry, the evaluation and the checkpoint of a step."""
+        """A hook that is called after the log entry, the evaluation and the checkpoint of a step."""
 
     def save_training_state(self, folder: Path) -> None:
         """Save the optimiser, the schedule, the gradient scaler and the random states; every process must call it."""
