@@ -236,7 +236,7 @@ def test_other_data_and_files_that_do_not_belong_together_are_refused(files):
         message = f"STSBenchmark: {name} and seed-0 were evaluated on different data"
         refused(message, dcpcse.compare, [files / "seed-0.npz", files / f"{name}.npz"])
     (files / "seed-0.npz").write_bytes((files / "seed-1.npz").read_bytes())
-    message = r"seed-0\.json and .*seed-0\.npz are of different evaluations"
+    message = r"seed-0\.json and .*seed-0\.npz come from different evaluations"
     refused(message, dcpcse.compare, [files / "seed-0.json", files / "seed-2.json"])
 
 

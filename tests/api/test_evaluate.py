@@ -221,7 +221,7 @@ CALLS = (
     ({"tasks": "STSB"}, "unknown task 'STSB'; did you mean STSBenchmark"),
     ({"tasks": []}, "tasks is empty; give a task set such as 'sts'"),
     ({"mode": "validation"}, "mode=\"validation\": unknown; did you mean 'dev'"),
-    ({"official": True}, "officially has 1379; .* for your own files give official=False$"),
+    ({"official": True}, "expected 1379 .* for your own files give official=False$"),
     ({"nhid": 5}, "nhid has no effect without a transfer task; leave it out"),
     ({"modes": "dev"}, r"evaluate\(\) got an unexpected keyword argument 'modes'; did you mean 'mode'"),
     ({"cache_dir": "c"}, "cache_dir: nothing identifies the embeddings of embed"),

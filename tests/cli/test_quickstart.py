@@ -154,8 +154,8 @@ def test_what_is_missing_or_damaged_is_one_line_and_nothing_is_written(sample, t
         assert said in line and not (tmp_path / "out").exists()
 
     refused([], "give an encoder as --base, and a folder with sentences.txt, triplets.csv and downstream/STS/")
-    refused(["--base", "bert"], "part of a clone only; give a folder with sentences.txt, triplets.csv and ")
-    refused(data, "encoder does not exist, since it is part of a clone only; give an encoder as --base")
+    refused(["--base", "bert"], "only a clone contains it; give a folder with sentences.txt, triplets.csv and ")
+    refused(data, "encoder does not exist, since only a clone contains it; give an encoder as --base")
     shutil.copytree(tiny("bert"), encoder)
     (encoder / "model.safetensors").write_bytes((encoder / "model.safetensors").read_bytes()[:-50])
     refused(data, "the folder contains no readable encoder")

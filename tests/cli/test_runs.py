@@ -167,7 +167,7 @@ REFUSED = {
     "--compare {0}/result/first": "give at least two",
     "--compare {0}/result/first {0}/result/../result/first": "given twice",
     "--compare {0}/result/first {0}/empty": "contains no run.yaml",
-    "{0}/result --compare {0}/result/first {0}/result/second": "--compare takes its own runs; omit",
+    "{0}/result --compare {0}/result/first {0}/result/second": "--compare already names the runs; omit",
 }
 
 

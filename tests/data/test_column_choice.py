@@ -52,7 +52,7 @@ WRONG = [
     (["question"], "must be .*NAME=TEXT"),
     (3, "must be a list of strings"),
     ({"anchor": "Question"}, "has no column 'Question'; choose from 'id', 'label', 'answer', 'question'"),
-    ({"anchor": "id", "class": "label", "positive": "answer"}, "the column 'class' of .* is not the second of two"),
+    ({"anchor": "id", "class": "label", "positive": "answer"}, "the column 'class' of .* must be the second of two"),
 ]
 
 

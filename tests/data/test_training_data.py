@@ -462,5 +462,5 @@ def test_what_is_wrong_in_lists_is_refused_with_its_place(error_of):
         assert message in error_of("a.jsonl", row + wrong)
     further, moved = row.replace("}", ', "pos_scores": [1.0]}'), row.replace("pos", "score").replace("neg", "label")
     assert re.search("'pos_scores' of .* has neither a name", error_of("a.jsonl", further))
-    assert re.search("'score' of .* is not the third", error_of("a.jsonl", moved))
+    assert re.search("'score' of .* must be the third", error_of("a.jsonl", moved))
     assert "row 2: expected 3 cells" in error_of([("a", ["b"], ["c"]), ("a", ["b"])])

@@ -71,7 +71,7 @@ def test_codes_without_a_meaning_are_errors(embeddings, tmp_path, caplog):
         (PrecisionOptions(precision="uint8"), infinite, "vector 7 is not finite"),
         (PrecisionOptions(precision="binary"), infinite, "vector 7 is not finite"),
         (PrecisionOptions(precision="int8"), embeddings[:1], "needs the ranges of several embeddings"),
-        (few, embeddings, "ranges of 4 dimensions for embeddings of 21 values"),
+        (few, embeddings, "expected ranges of 21 dimensions but found 4"),
     ):
         refused(message, options.quantize, rows, None)
     for calibration in (embeddings, embeddings[[0, 1]], np.full((2, 21), np.nan)):

@@ -239,7 +239,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "search similarity bert 'A dog.'": "at least two",
         "search bert A": "--sentences FILE is missing",
         "search bert --sentences corpus.txt": "no query",
-        "search bert A --index nowhere --vectors v.npy": "needs its text",
+        "search bert A --index nowhere --vectors v.npy": "needs the sentences",
         "search bert A --sentences corpus.txt --overwrite": "",
         "search bert A --sentences corpus.txt --num_cells 3": "",
         "search bert ' ' --sentences corpus.txt": "empty",

@@ -232,7 +232,7 @@ def test_a_report_is_replaced_only_by_one_on_the_same_row_and_weights(made, rows
         assert (tmp_path / "report/verification.json").read_bytes() == before
     assert verified(folders[1], "--row", other.name, "--overwrite", code=1)[1]["row"] == other.name
     (tmp_path / "report/verification.json").write_text("{}", encoding="utf-8")
-    assert "is no report of this command" in verified(folders[1], "--row", ROW, code=2)[0].err
+    assert "is not a report of this command" in verified(folders[1], "--row", ROW, code=2)[0].err
 
 
 def test_a_checkpoint_on_the_hub_is_downloaded_without_its_other_files(server, made, rows, verified, tmp_path):

@@ -168,7 +168,11 @@ def test_prompts_of_the_encoder_are_kept_and_a_warning_says_that_they_are_not_tr
     for prompts, data, message in (
         ({"query": "query: "}, None, 'prompts="query": unknown; .*anchor'),
         (ROLES, None, "prompts has no effect without pairs of sentences"),
-        ({"negative": "x"}, [("a", "b"), ("c", "d")], 'prompts="negative": no such column of sentences is trained on'),
+        (
+            {"negative": "x"},
+            [("a", "b"), ("c", "d")],
+            'prompts="negative": the training uses no such column of sentences',
+        ),
     ):
         with pytest.raises(UserError, match=message):
             train(str(tmp_path / "encoder"), data, output_dir=tmp_path / "other", prompts=prompts)
