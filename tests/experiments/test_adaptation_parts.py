@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from senteval.embeddings import Embeddings
+from senteval_tiny import cosine
 from sklearn.metrics import average_precision_score
 
 from dcpcse.evaluation.significance import BY_CLASS
@@ -18,8 +19,21 @@ from dcpcse.experiments.adaptation.measures import correlation, own_class, own_p
 from dcpcse.experiments.adaptation.parts import MOST_ROWS, TRAIN, divide, groups_of, read_parts
 from dcpcse.utils.errors import UserError
 
-WORDS = ["flute", "garden", "dog", "grass", "committee", "spring", "rain", "train"]
-WORDS += ["coast", "bridge", "storm", "village", "key", "onion", "board", "bank"]
+WORDS = [
+    "flute",
+    "garden",
+    "dog",
+    "grass",
+    "committee",
+    "spring",
+    "rain",
+    "train",
+    "coast",
+    "bridge",
+    "storm",
+    "village",
+]
+WORDS += ["key", "onion", "board", "bank"]
 
 
 def naive_groups(rows):
@@ -54,16 +68,14 @@ def test_rows_that_share_a_text_are_in_one_part(rows, room, seed):
     assert parts == divide(groups, [""] * len(rows), {"test": room, "dev": room + 1}, seed)
 
 
-def test_the_normal_form_case_and_blanks_of_a_text_do_not_count():
-    assert list(groups_of([["Élan\u3000vital"], ["E\u0301LAN VITAL "], ["Elan vital"]])) == [0, 0, 1]
-
-
 def test_every_part_has_the_same_share_of_each_class_and_another_seed_gives_other_rows():
     classes = ["many"] * 60 + ["few"] * 20 + ["some"] * 40
     parts = divide(np.arange(120), classes, {"test": 24, "dev": 24}, seed=1)
     for part, size in {"test": 24, "dev": 24, TRAIN: 72}.items():
         assert Counter(classes[row] for row in parts[part]) == {"many": size // 2, "few": size // 6, "some": size // 3}
     assert parts != divide(np.arange(120), classes, {"test": 24, "dev": 24}, seed=2)
+    # The normal form, case and blanks of a text do not count.
+    assert list(groups_of([["Élan\u3000vital"], ["E\u0301LAN VITAL "], ["Elan vital"]])) == [0, 0, 1]
 
 
 # What is measured
@@ -74,11 +86,6 @@ def embedded(*texts, seed=0):
     return Embeddings(texts, np.random.default_rng(seed).normal(size=(len(texts), 8)).astype(np.float32))
 
 
-def cosine(embed, first, second):
-    one, other = embed([first])[0].astype(float), embed([second])[0].astype(float)
-    return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
-
-
 def points(measure, embed):
     return measure.score(embed, SimpleNamespace(split="dev")).points / 100
 
@@ -86,19 +93,16 @@ def points(measure, embed):
 def test_pairs_with_scores_have_the_scores_of_scipy_and_scikit_learn():
     first, second = [f"a {i}" for i in range(20)], [f"b {i}" for i in range(20)]
     embed, gold = embedded(*first, *second), [i * 7 % 20 / 4 for i in range(20)]
-    cosines = [cosine(embed, *pair) for pair in zip(first, second, strict=True)]
+    cosines = [*map(cosine, embed(first), embed(second))]
     rows = {"anchor": first, "positive": second, "score": gold}
     assert points(correlation("dev", rows), embed) == pytest.approx(stats.spearmanr(cosines, gold).statistic)
     rows["score"] = [float(score > 3) for score in gold]
     assert points(precision("dev", rows), embed) == pytest.approx(average_precision_score(rows["score"], cosines))
 
 
-@pytest.mark.parametrize(
-    "further",
-    [{}, *({"positive_2": ["p4", repeated, "p6", "n3", "p7", "p1"]} for repeated in ("p2", None))],
-    ids=["one", "two", "absent"],
-)
-def test_the_reciprocal_rank_is_that_of_a_naive_loop_over_all_candidates(further):
+@pytest.mark.parametrize("second", [(), ("p2",), (None,)], ids=["one", "two", "absent"])
+def test_the_reciprocal_rank_is_that_of_a_naive_loop_over_all_candidates(second):
+    further = {"positive_2": ["p4", *second, "p6", "n3", "p7", "p1"]} if second else {}
     rows = {
         "anchor": ["a1", "a2", "a1", "a3", "P2", "same"],  # an anchor with two positives, and one that is a candidate
         "positive": ["p1", "p2", "p3", "p1", "p5", "Same"],  # a positive of two anchors, and one that is its anchor
@@ -114,7 +118,8 @@ def test_the_reciprocal_rank_is_that_of_a_naive_loop_over_all_candidates(further
     values = []
     for anchor, own in answers.items():
         others = [text for text in candidates if text not in own and text.lower() != anchor.lower()]
-        of_own = [1 + sum(cosine(embed, anchor, o) >= cosine(embed, anchor, p) for o in others) for p in own]
+        near = {text: cosine(*embed([anchor, text])) for text in candidates}
+        of_own = [1 + sum(near[other] >= near[positive] for other in others) for positive in own]
         values.append(np.mean([1 / rank for rank in of_own]))
     measure = own_positive("dev", rows)
     assert measure.size == len(values)
@@ -136,7 +141,7 @@ def test_the_average_precision_by_class_is_that_of_scikit_learn():
     expected = []
     for i in range(30):
         others = [j for j in range(31) if j != i]
-        cosines = [cosine(embed, f"t{i}", f"t{j}") for j in others]
+        cosines = [cosine(*embed([f"t{i}", f"t{j}"])) for j in others]
         expected.append(average_precision_score([labels[j] == labels[i] for j in others], cosines))
     measure = own_class("dev", rows)
     assert measure.size == 30
@@ -205,12 +210,12 @@ def test_every_part_has_texts_of_each_class_and_a_text_of_two_classes_is_in_one_
 
 def test_held_out_classes_are_in_one_part_and_their_interval_covers_classes(read):
     """A text with two classes joins these classes; the rows of large classes are limited in every held-out part."""
-    names = [f"class {i % 24}" for i in range(12_000)]
-    rows = {"text": [f"{WORDS[i % 16]} {i}" for i in range(12_000)], "class": names}
+    names = [f"class {i % 24}" for i in range(6_000)]
+    rows = {"text": [f"{WORDS[i % 16]} {i}" for i in range(6_000)], "class": names}
     rows = {"text": [*rows["text"], rows["text"][0].upper()], "class": [*names, "class 1"]}
     parts = read(rows, hold_out="classes")
     train = set(parts.train.dataset["class"])
-    assert parts.sizes["dev"] == 500 and parts.sizes["test"] == 1000 and parts.sizes["train"] > 6_000
+    assert parts.sizes["dev"] == 500 and parts.sizes["test"] == 1000 and parts.sizes["train"] > 3_000
     assert not train & {*parts.dev.classes, *parts.test.classes} and not {*parts.dev.classes} & {*parts.test.classes}
     assert len(parts.test.classes) in (6, 7)
     assert sum(bool({"class 0", "class 1"} & {*part}) for part in (train, parts.dev.classes, parts.test.classes)) == 1
@@ -219,28 +224,19 @@ def test_held_out_classes_are_in_one_part_and_their_interval_covers_classes(read
     half = read(rows, dev, hold_out="classes")
     assert not {*half.dev.classes} & {*half.test.classes} and half.test.statistic == BY_CLASS
     assert read(rows).test.statistic == "mean"
-    for data in (pairs(100), [(*pair, i) for i, pair in enumerate(pairs(100))]):
-        with pytest.raises(UserError, match="divides sentences by their classes into parts; data has"):
-            read(data, hold_out="classes")
+    with pytest.raises(UserError, match="divides sentences by their classes into parts; data has"):
+        read(pairs(100), hold_out="classes")
 
 
-def test_all_hard_negatives_of_a_part_are_candidates(read):
-    anchors, positives = zip(*pairs(60), strict=True)
-    negatives = ([f"{no} {i}" for i in range(60)] for no in ("no", "not"))
-    found = read(dict(zip(["a", "b", "neg_1", "neg_2"], [[*anchors], [*positives], *negatives], strict=True)))
-    assert found.train.roles == ("anchor", "positive", "negative_1", "negative_2")
-    assert len(found.dev.texts) == 4 * 12
-
-
-def test_rows_with_several_positives_are_pairs_and_no_part_has_a_text_of_another(read):
-    rows = [(*pair, f"also {i // 2}", f"no {i}") for i, pair in enumerate(pairs(100))]  # two rows share a positive
-    names = ["anchor", "positive_1", "positive_2", "negative"]
+def test_rows_with_several_positives_and_negatives_are_pairs_and_no_part_has_a_text_of_another(read):
+    rows = [(*pair, f"also {i // 2}", f"no {i}", f"not {i}") for i, pair in enumerate(pairs(100))]
+    names = ["anchor", "positive_1", "positive_2", "negative_1", "negative_2"]  # two rows share a positive
     found = read({name: list(cells) for name, cells in zip(names, zip(*rows, strict=True), strict=True)})
     assert found.kind is measures.PAIRS
     assert found.sizes == {"train": 60, "dev": 20, "test": 20}
     assert tuple(found.train.roles) == tuple(names)
     trained = {text for row in found.train.dataset for text in row.values()}
-    assert len(found.dev.texts) == 20 + 20 + 10 + 20
+    assert len(found.dev.texts) == 20 + 20 + 10 + 20 + 20  # all hard negatives are candidates
     assert not trained & {*found.dev.texts, *found.test.texts} and not {*found.dev.texts} & {*found.test.texts}
 
 
@@ -266,9 +262,6 @@ def test_a_text_in_two_parts_is_found_with_its_place_in_both(read, tmp_path):
     with pytest.raises(UserError, match=r"data\.csv, line 18: the text 'flute at 16' is also in .*dev\.csv, line 22"):
         read(data, dev)
     test = file("test.csv", [*pairs(20, 200), pairs(20, 100)[3]])
-    long = f"flute {'and garden ' * 9}"
-    with pytest.raises(UserError, match=r"the text 'flute (and garden ){4}and garde…' is"):
-        read(file("long.csv", [*pairs(40), (long, "x")]), file("longer.csv", [*pairs(20, 100), (long, "y")]))
     with pytest.raises(
         UserError, match=r"test\.csv, line 22: .*dev\.csv, line 5, and 1 other text too; .*remove these"
     ):
@@ -281,34 +274,14 @@ REFUSED = [
     ((["a", "b"],), "give --dev with pairs"),
     ((["a", "b"], ["c", "d"]), "--dev has sentences without labels, on which nothing"),
     ((pairs(40), [(*pair, 3.5) for pair in pairs(30, 100)]), "--dev has scored pairs, but data has pairs"),
-    (
-        (["a"], pairs(30, 100), {"text": ["c"], "class": ["x"]}),
-        "--test has sentences with classes, but --dev has pairs",
-    ),
     (([(*pair, "neutral") for pair in pairs(60)],), "relations of pairs"),
     (([(*pair, 1.0) for pair in pairs(60)],), "have the score 1"),
-    (
-        (pairs(40), [*pairs(5, 100), *((f"x {i}", f"x {i}") for i in range(25))]),
-        "2 queries, but 10 are needed; a query is an anchor",
-    ),
+    ((pairs(40), [*pairs(5, 100), *((f"x {i}", f"x {i}") for i in range(25))]), "2 queries, but 10 are needed"),
     (({"text": [f"x {i}" for i in range(90)], "class": ["a"] * 90},), "the dev part of data have the class 'a'"),
     (({"text": [f"x {i}" for i in range(90)], "class": [f"c {i}" for i in range(90)]},), "a text whose class has"),
     ((pairs(60), pairs(60)), "--dev has the same content as DATA; give other rows, or leave"),
     ((None,), "data is None; give a file"),
 ]
-
-
-def test_a_column_that_is_not_what_it_is_taken_for_is_reported(read, tmp_path, caplog):
-    names = tmp_path / "topics.csv"
-    names.write_text("text,topic\n" + "".join(f"words about thing {i},topic {i % 3}\n" for i in range(90)))
-    with pytest.raises(UserError, match="leaves 0 for the test part"):
-        read(names)
-    assert "'topic' should contain sentences but has 3 different values in 90 rows: " in caplog.text
-    assert "; name it class if it has classes, or leave it out" in caplog.text
-    headless = tmp_path / "headless.csv"
-    headless.write_text("".join(f"A long text about {a}.,{b}\n" for a, b in pairs(80)))
-    read(headless)
-    assert "the first row looks like a sentence" in caplog.text
 
 
 @pytest.mark.usefixtures("on_command_line")

@@ -33,25 +33,20 @@ from benchmarks.miniature.units import FIRST, RATES, SEARCH_SEED, TRIALS, VARIAN
 from benchmarks.miniature.verdicts import CLAIMS, FAILS, HOLDS, NOT_RUN, OPEN, Claim, Run, answer_claims  # noqa: E402
 from dcpcse.cli.parse import parse_training  # noqa: E402
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED  # noqa: E402
-from dcpcse.evaluation.significance import holm  # noqa: E402
+from dcpcse.evaluation.significance import Outcomes, average, difference, holm, resample  # noqa: E402
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, all_rows  # noqa: E402
 
 PAIRS = 40
 
 
-def made_up_gold() -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    return {task: np.round(np.clip(2.6 + 1.5 * random.normal(size=PAIRS), 0, 5) * 5) / 5 for task in STS_TASKS}
-
-
-GOLD = made_up_gold()
+DRAWN = np.random.default_rng(0).normal(size=(len(STS_TASKS), PAIRS))
+GOLD = {task: np.round(np.clip(2.6 + 1.5 * row, 0, 5) * 5) / 5 for task, row in zip(STS_TASKS, DRAWN, strict=True)}
 
 
 def run_of(variant: str, seed: int | None, noise: float, random: np.random.Generator) -> Run:
     """A run whose cosines follow the gold scores with this much noise."""
-    cosines = {
-        task: np.tanh((gold + noise * random.normal(size=PAIRS)) / 5).astype(np.float32) for task, gold in GOLD.items()
-    }
+    noisy = {task: gold + noise * random.normal(size=PAIRS) for task, gold in GOLD.items()}
+    cosines = {task: np.tanh(values / 5).astype(np.float32) for task, values in noisy.items()}
     scores = {task: 100 * stats.spearmanr(GOLD[task], cosines[task]).statistic for task in STS_TASKS}
     scores |= {"avg": float(np.mean(list(scores.values()))), "uniformity": -2 + noise + 0.1 * random.normal()}
     cosines[RETRIEVAL] = 1 / random.integers(1, 4, size=2 * 12).astype(np.float32)
@@ -88,74 +83,40 @@ def test_a_claim_names_variants_and_published_rows_and_its_figures_are_on_the_cl
     assert page_module.MATRICES.items() <= table.items()
 
 
-def test_the_difference_is_that_of_a_plain_bootstrap():
-    """Correlations of scipy's ranks of drawn pairs in a loop, and the sums of Obuchowski and Rockette."""
-
-    def spearman(one, other):
-        return np.corrcoef(stats.rankdata(one), stats.rankdata(other))[0, 1]
-
-    measurements = runs_of({"simcse": 1.2, "dcpcse": 0.9, "untouched-cls": 1.5})
-    claims = [ONE, replace(ONE, key="two", first="untouched-cls")]
-    found = {answer["key"]: answer for answer in answer_claims(measurements, GOLD, claims, samples=25)}
-    drawn = {}
-    for number, task in enumerate(STS_TASKS):
-        random = np.random.default_rng([0, number])
-        drawn[task] = [random.integers(PAIRS, size=PAIRS) for _ in range(25)]
-    scores = {
-        (run.variant, run.seed): np.array(
-            [
-                np.mean([spearman(GOLD[t][drawn[t][s]], run.similarities[t][drawn[t][s]]) for t in STS_TASKS])
-                for s in range(25)
-            ]
-        )
-        for run in measurements
-    }
-    observed = {(run.variant, run.seed): run.scores["avg"] / 100 for run in measurements}
-    for key, first in {"one": "simcse", "two": "untouched-cls"}.items():
-        sides = [[observed[name] for name in observed if name[0] == variant] for variant in (first, "dcpcse")]
-        boots = [np.stack([scores[name] for name in scores if name[0] == variant]) for variant in (first, "dcpcse")]
-        centred = [boot - boot.mean(axis=1, keepdims=True) for boot in boots]
-        total = np.mean((centred[1].mean(axis=0) - centred[0].mean(axis=0)) ** 2)
-        between, own, freedom = 0.0, 0.0, 0.0
-        for values, boot in zip(sides, centred, strict=True):
-            if len(values) > 1:  # the untouched encoder has no seeds
-                own += np.mean(np.var(boot, axis=0, ddof=1)) / len(values)
-                between += np.var(values, ddof=1) / len(values)
-                freedom += (np.var(values, ddof=1) / len(values)) ** 2 / (len(values) - 1)
-        variance = between + max(0, total - own)
-        width = stats.t(variance**2 / freedom).ppf(0.975) * np.sqrt(variance)
-        value = np.mean(sides[1]) - np.mean(sides[0])
-        answer = found[key]
-        assert (answer["value"], answer["low"], answer["high"]) == pytest.approx(
-            (100 * value, 100 * (value - width), 100 * (value + width)), abs=1e-3
-        )
-        assert answer["p"] == pytest.approx(2 * stats.t(variance**2 / freedom).sf(value / np.sqrt(variance)), rel=1e-3)
-        assert answer["covers"] == "pairs and seeds"
-        assert answer["runs"] == (5 if key == "one" else 1, 5)
+def test_the_difference_is_that_of_the_average_of_seven_tasks():
+    """tests/evaluation/test_significance.py compares such differences with a bootstrap in loops."""
+    measurements = verdicts.by_variant(runs_of({"simcse": 1.2, "dcpcse": 0.9, "untouched-cls": 1.5}))
+    claims = {"simcse": ONE, "untouched-cls": replace(ONE, key="two", first="untouched-cls")}
+    answers = answer_claims([run for of in measurements.values() for run in of], GOLD, [*claims.values()], samples=25)
+    for first, answer in zip(claims, answers, strict=True):
+        sides, tasks = [measurements[first], measurements["dcpcse"]], []
+        for number, task in enumerate(STS_TASKS):
+            cosines = [np.stack([run.similarities[task] for run in side]) for side in sides]
+            tasks.append(resample(Outcomes("spearman", cosines, GOLD[task]), 25, [0, number]))
+        expected = difference(average(tasks), 0, 1, seedless=[] if first == "simcse" else [0])
+        for name in ("value", "low", "high"):
+            assert answer[name] == pytest.approx(100 * getattr(expected, name), rel=1e-6)
+        assert answer["p"] == pytest.approx(expected.p, rel=1e-6)
+        assert (answer["covers"], answer["runs"]) == ("pairs and seeds", (len(sides[0]), 5))
 
 
-def test_uniformity_is_welchs_test_over_seeds():
-    measurements = runs_of({"simcse": 0.3, "dcpcse": 0.9})
-    (answer,) = answer_claims(measurements, GOLD, [replace(ONE, metric="uniformity")], samples=20)
-    both = [[run.scores["uniformity"] for run in measurements if run.variant == name] for name in ("simcse", "dcpcse")]
-    welch = stats.ttest_ind(both[1], both[0], equal_var=False)
-    assert answer["p"] == pytest.approx(welch.pvalue, rel=1e-9)
-    assert (answer["low"], answer["high"]) == pytest.approx(tuple(welch.confidence_interval()), rel=1e-9)
-    assert answer["covers"] == "seeds"
-
-
-def test_alignment_and_recall_are_those_of_their_definitions():
-    measurements = runs_of({"simcse": 0.3, "dcpcse": 0.9})
-    claims = [replace(ONE, key=metric, metric=metric) for metric in ("alignment", "recall@1")]
-    alignment, recall = answer_claims(measurements, GOLD, claims, samples=50)
-    positive = GOLD["STSBenchmark"] > 4
-    for place, name in enumerate(("simcse", "dcpcse")):
-        runs = [run for run in measurements if run.variant == name]
-        by_hand = np.mean([np.mean(2 - 2 * run.similarities["STSBenchmark"][positive]) for run in runs])
+def test_other_metrics_are_those_of_their_definitions():
+    """For the uniformity, only seeds count: Welch's test."""
+    measurements = verdicts.by_variant(runs_of({"simcse": 0.3, "dcpcse": 0.9}))
+    claims = [replace(ONE, key=metric, metric=metric) for metric in ("alignment", "recall@1", "uniformity")]
+    runs, positive = [run for of in measurements.values() for run in of], GOLD["STSBenchmark"] > 4
+    alignment, recall, uniformity = answer_claims(runs, GOLD, claims, samples=50)
+    for place, of in enumerate(measurements[name] for name in ("simcse", "dcpcse")):
+        by_hand = np.mean([np.mean(2 - 2 * run.similarities["STSBenchmark"][positive]) for run in of])
         assert alignment["scores"][place] == pytest.approx(by_hand, rel=1e-6)
-        first = [100 * np.mean(run.similarities[RETRIEVAL] == 1) for run in runs]
+        first = [100 * np.mean(run.similarities[RETRIEVAL] == 1) for run in of]
         assert recall["scores"][place] == pytest.approx(np.mean(first), rel=1e-9)
     assert recall["covers"] == "queries and seeds" and recall["low"] < recall["value"] < recall["high"]
+    both = [[run.scores["uniformity"] for run in measurements[name]] for name in ("dcpcse", "simcse")]
+    welch = stats.ttest_ind(*both, equal_var=False)
+    found = [uniformity[name] for name in ("p", "low", "high")]
+    assert found == pytest.approx([welch.pvalue, *welch.confidence_interval()], rel=1e-9)
+    assert uniformity["covers"] == "seeds"
 
 
 def test_the_queries_of_a_pair_are_drawn_together():
@@ -177,24 +138,14 @@ def test_a_verdict_is_read_off_the_interval_of_its_step_of_holm():
     claims.append(replace(claims[2], key="level", claimed=(-30.0, 30.0)))
     claims.append(replace(claims[0], key="not level", claimed=(-1.0, 1.0)))
     answers = {answer["key"]: answer for answer in answer_claims(runs_of(noises), GOLD, claims, samples=100)}
-    assert {key: answer["verdict"] for key, answer in answers.items()} | {"dcpcse-esimcse": None} == {
-        "simcse-dcpcse": HOLDS,
-        "dcpcse-dcpcse-mlm": FAILS,
-        "dcpcse-esimcse": None,
-        "scpcse-conpvp": OPEN,
-        "lower": HOLDS,
-        "level": HOLDS,
-        "not level": FAILS,
-    }
-    ordered = sorted(answers.values(), key=lambda answer: answer["p"])
+    expected = {"simcse-dcpcse": HOLDS, "dcpcse-dcpcse-mlm": FAILS, "scpcse-conpvp": OPEN}
+    expected |= {"lower": HOLDS, "level": HOLDS, "not level": FAILS}
+    assert {key: answers[key]["verdict"] for key in expected} == expected
     assert [one["p_holm"] for one in answers.values()] == holm([one["p"] for one in answers.values()])
-    open_yet = True
-    for place, one in enumerate(ordered):
-        level = 0.05 / (len(claims) - place)
-        open_yet = open_yet and one["p"] < level
-        assert (one["verdict"] != OPEN) == open_yet, "Holm's procedure, step by step"
-        if open_yet:
-            assert one["step_level"] == pytest.approx(1 - level)
+    for place, one in enumerate(sorted(answers.values(), key=lambda answer: answer["p"])):
+        assert (one["verdict"] != OPEN) == (one["p_holm"] < 0.05)
+        if one["verdict"] != OPEN:
+            assert one["step_level"] == pytest.approx(1 - 0.05 / (len(claims) - place))
         low, high = (default if end is None else end for end, default in zip(one["claimed"], (-inf, inf), strict=True))
         inside = low <= one["step_low"] and one["step_high"] <= high
         outside = one["step_high"] <= low or high <= one["step_low"]
@@ -202,8 +153,7 @@ def test_a_verdict_is_read_off_the_interval_of_its_step_of_holm():
         assert one["step_low"] <= one["low"] <= one["value"] <= one["high"] <= one["step_high"]
 
 
-@pytest.mark.parametrize(("gain", "least", "most"), [(0.0, 0, 4), (1.2, 30, 30)])
-def test_families_without_differences_are_seldom_answered_and_large_ones_always(gain, least, most):
+def test_families_without_differences_are_seldom_answered():
     """30 families of 5 claims, in which pairs, variants with pairs, and seeds have effects; some 5 % are answered."""
     random, names = np.random.default_rng(4), [name for name, one in VARIANTS.items() if one.method is not None]
     claims = [
@@ -213,15 +163,14 @@ def test_families_without_differences_are_seldom_answered_and_large_ones_always(
     gold, answered = {"STSBenchmark": np.full(PAIRS, 5.0)}, 0
     for _ in range(30):
         easy, runs = random.normal(size=PAIRS), []
-        for place, name in enumerate(names[:10]):
-            own = easy + 0.5 * random.normal(size=PAIRS) + gain * (place % 2)
+        for name in names[:10]:
+            own = easy + 0.5 * random.normal(size=PAIRS)
             for seed in range(3):
                 cosines = own + 0.2 * random.normal() + 0.5 * random.normal(size=PAIRS)
                 runs.append(Run(name, seed, {"STSBenchmark": cosines.astype(np.float32)}, {}, 1.0))
         found = {answer["verdict"] for answer in answer_claims(runs, gold, claims, samples=60)}
-        assert FAILS not in found or gain == 0
         answered += HOLDS in found or FAILS in found
-    assert least <= answered <= most
+    assert answered <= 4
 
 
 def test_claims_without_units_are_not_run_and_have_a_p_value_of_1_for_holm():
@@ -240,17 +189,12 @@ def test_claims_without_units_are_not_run_and_have_a_p_value_of_1_for_holm():
     claim = replace(ONE, first="untouched-mean", second="untouched-template")  # which have no seeds
     (one,) = answer_claims(runs_of({"untouched-mean": 3, "untouched-template": 0.5}), GOLD, [claim], samples=100)
     assert (one["covers"], one["runs"], one["verdict"]) == ("pairs", (1, 1), HOLDS)
-
-
-def test_claims_about_pairs_that_cannot_be_resampled_are_not_run():
+    # Five pairs cannot be resampled, which leaves the claims about other metrics.
     few = {task: gold[:5] for task, gold in GOLD.items()}
-    runs = runs_of({"simcse": 1, "dcpcse": 1})
-    short = [replace(run, similarities={task: run.similarities[task][:5] for task in STS_TASKS}) for run in runs]
-    claims = [ONE, replace(ONE, key="two", metric="uniformity")]
-    first, second = answer_claims(short, few, claims, samples=20)
-    assert (first["verdict"], first["value"]) == (NOT_RUN, None)
+    short = [replace(run, similarities={t: run.similarities[t][:5] for t in STS_TASKS}) for run in measurements]
+    first, second = answer_claims(short, few, [ONE, replace(ONE, key="two", metric="uniformity")], samples=20)
     assert first["obstacle"] == "avg: there are too few pairs (5); at least 10 are needed"
-    assert second["value"] is not None and second["obstacle"] is None
+    assert first["verdict"] == NOT_RUN and second["value"] is not None and second["obstacle"] is None
 
 
 # The page
@@ -286,10 +230,15 @@ def rows_of(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def test_the_page_has_every_claim_and_the_figures_of_the_files(folder):
+def test_the_page_has_every_claim_and_the_figures_of_the_files(folder, capsys):
     target = folder / "docs/miniature.md"
     target.parent.mkdir()
+    shutil.copytree(folder / "units/untouched-mean", folder / "units/old")
+    record = units.read_json(folder / "units/old/once/scores.json")
+    write(folder / "units/old/once/scores.json", {**record, "variant": "old"})
     page_module.write_page(folder, target, "nowhere")
+    assert "contains old, which is no variant of this version" in capsys.readouterr().out
+    shutil.rmtree(folder / "units/old")
     page, runs = target.read_text(encoding="utf-8"), verdicts.by_variant(verdicts.read_runs(folder))
     answered = {row[0].removeprefix("★ "): row for row in rows_of(page, "The claims")}
     not_run = [row[0].removeprefix("★ ") for row in rows_of(page, "Claims that were not run")]
@@ -307,31 +256,22 @@ def test_the_page_has_every_claim_and_the_figures_of_the_files(folder):
     assert list(trained) == ["dcpcse", "dcpcse-length-1", "simcse"], "the best one is first"
     values = [run.scores["avg"] for run in runs["simcse"]]
     assert trained["simcse"][1:4] == ["5", "0.001", f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"]
-    assert [row[0] for row in rows_of(page, "The untouched encoder")] == ["`untouched-mean`", "`untouched-cls`"]
-    (search,) = rows_of(page, "The learning rates")
-    assert search == ["`dcpcse`", "40.00", "45.00", "60.00", "**61.50**", "50.00", "5.0"]
-    assert [row[0] for row in rows_of(page, "The length of the prompt")] == ["1", "16"]
+    assert rows_of(page, "The learning rates")[0][1:-1] == ["40.00", "45.00", "60.00", "**61.50**", "50.00"]
     assert "- sbert, seed-0 failed: losses are not finite" in page
     figures = json.loads((folder / "docs/miniature/miniature.json").read_text(encoding="utf-8"))
     assert {one["key"]: one["verdict"] for one in figures["claims"] if one["verdict"] != "not run"} == found
     assert figures["variants"]["simcse"]["scores"]["avg"] == pytest.approx(values)
+    assert "`old`" not in page
     for name in ("claims", "rates", "scores", "lengths"):
-        assert f"(miniature/{name}.png)" in page
-        assert (folder / f"docs/miniature/{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"(miniature/{name}.png)" in page and (folder / f"docs/miniature/{name}.png").is_file()
 
 
-def test_the_page_of_an_empty_folder_needs_no_data_and_one_of_other_variants_names_them(folder, tmp_path, capsys):
+def test_the_page_of_an_empty_folder_needs_no_data(tmp_path):
     answers = page_module.write_page(tmp_path / "nothing", tmp_path / "miniature.md", tmp_path / "no data")
     page = (tmp_path / "miniature.md").read_text(encoding="utf-8")
     assert len(rows_of(page, "Claims that were not run")) == len(CLAIMS) and "## The claims" not in page
     assert {one["verdict"] for one in answers} == {"not run"}
     assert "Nothing has been measured yet" in page and "![" not in page
-    (folder / "units/untouched-mean").rename(folder / "units/old")
-    record = units.read_json(folder / "units/old/once/scores.json")
-    write(folder / "units/old/once/scores.json", {**record, "variant": "old"})
-    page_module.write_page(folder, folder / "miniature.md", "nowhere")
-    assert "contains old, which is no variant of this version" in capsys.readouterr().out
-    assert "`old`" not in (folder / "miniature.md").read_text(encoding="utf-8")
 
 
 def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_path, monkeypatch):
@@ -343,15 +283,11 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
         shutil.copyfile(ROOT / "docs/miniature" / name, tmp_path / "miniature" / name)
     page_module.write_page(tmp_path, tmp_path / "miniature.md", real_data)
     inputs = units.read_json(tmp_path / units.SETTINGS)["inputs"]
-    plan = Plan(
-        list(VARIANTS.values()), tmp_path, inputs
-    )  # of units with other options, `is_done` would end the program
+    plan = Plan([*VARIANTS.values()], tmp_path, inputs)  # of units with other options, `is_done` ends the program
     assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (105, 62)
-    written, stored = (
-        json.loads((folder / "miniature/miniature.json").read_text(encoding="utf-8"))
-        for folder in (tmp_path, ROOT / "docs")
-    )
-    new, old = ((folder / "miniature.md").read_text(encoding="utf-8") for folder in (tmp_path, ROOT / "docs"))
+    places = (tmp_path, ROOT / "docs")
+    written, stored = (units.read_json(folder / "miniature/miniature.json") for folder in places)
+    new, old = ((folder / "miniature.md").read_text(encoding="utf-8") for folder in places)
     for figures in (written, stored):
         for claim in figures["claims"]:
             for name in ("low", "high", "step_level", "step_low", "step_high", "p", "p_holm", "verdict"):
@@ -400,8 +336,6 @@ def test_every_variant_is_accepted_by_the_commands_that_it_becomes(tmp_path):
             assert pooler in POOLERS or pooler in UNTRAINED
             assert (pooler in ("mask", "top_k")) == ("template" in variant.evaluation)
     trained = [one for one in VARIANTS.values() if one.method is not None]
-    starred = {one.name for one in trained if one.starred}
-    assert starred == {"dcpcse", "simcse", "scpcse", "d2cse", "conpvp", "conpvp-without-prototypes"}
     assert {one.rate_of for one in trained if one.starred} == {None}
     assert {(one.starred, len(one.seeds)) for one in trained} == {(True, 5), (False, 3)}
     assert not any(SEARCH_SEED in one.seeds for one in trained)
@@ -412,14 +346,11 @@ def test_every_variant_is_accepted_by_the_commands_that_it_becomes(tmp_path):
 
 SEARCHES = [  # scores of the first rates, the third rate and its score, the last rate
     ((20, 60), 1e-1, 30, 3e-2),
-    ((30, 60), 1e-1, 20, 3e-3),
     ((20, 30), 1e-1, 60, 3e-1),
-    ((60, 20), 1e-4, 20, 3e-4),
     ((60, 20), 1e-4, 10, 3e-3),
     ((60, 20), 1e-4, 70, 3e-5),
     ((-inf, 60), 1e-1, -inf, 3e-3),
     ((-inf, -inf), 1e-4, 10, 3e-5),
-    ((50, 50), 1e-4, 50, 3e-5),
 ]
 
 
@@ -449,9 +380,8 @@ def test_a_trial_is_the_beginning_of_a_whole_training(tmp_path):
     for seed in (SEARCH_SEED, 0):
         (_, _, run), _ = parse_training([*words_of(plan.unit(VARIANTS["dcpcse"], seed, 0.5)), "--use_cpu", "True"])
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=run.learning_rate)
-        schedule = transformers.get_scheduler(
-            run.lr_scheduler_type, optimizer, 0, run.max_steps, run.lr_scheduler_kwargs
-        )
+        options = (optimizer, 0, run.max_steps, run.lr_scheduler_kwargs)
+        schedule = transformers.get_scheduler(run.lr_scheduler_type, *options)
         found = rates[run.max_steps] = []
         for _ in range(run.max_steps):
             found.append(schedule.get_last_lr()[0])
@@ -543,8 +473,7 @@ def test_a_run_searches_measures_deletes_its_models_and_is_not_repeated(here, pl
     plan = a_plan(tmp_path, "untouched-static", "dcpcse")
     assert run_units(plan, 2, places) == []
     assert len(here) == TRIALS + 1 + 2
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(r"7 of 7: .*: avg -?\d+\.\d\d, stsb_dev -?\d+\.\d\d; about 0:00:00 left", last)
+    assert re.match(r"7 of 7: .*: avg -?\d+\.\d\d, stsb_dev", capsys.readouterr().out.splitlines()[-1])
     trials = {rate: score for rate, (score, _) in plan.trials(VARIANTS["dcpcse"]).items()}
     measured = verdicts.read_runs(tmp_path)
     assert [(one.variant, one.seed) for one in measured] == [("dcpcse", 0), ("dcpcse", 1), ("untouched-static", None)]
@@ -637,7 +566,6 @@ def test_mistakes_are_refused_in_one_line(program):
     for changed, problem in (
         (["--only", "dcpce"], "--only dcpce is unknown"),
         (["--only", "dcpcse", "--unsup_file", "nowhere.txt"], "--unsup_file nowhere.txt does not exist"),
-        (["--only", "sbert", "--sup_file", "nowhere.csv"], "--sup_file nowhere.csv does not exist"),
         (["--only", "untouched-cls", "--data_dir", "nowhere"], "nowhere"),
     ):
         with pytest.raises((SystemExit, DataError), match=problem):

@@ -62,23 +62,11 @@ def test_a_wide_beam_finds_the_fillings_that_enumeration_finds(folder):
     model, tokenizer = load_t5(folder)
     texts = [f"<extra_id_0> {one.word} <extra_id_1> {one.definition}" for one in EXAMPLES]
     found = fill_gaps(model, tokenizer, texts, beams=100)
-    best = enumerated(model, tokenizer, texts, longest=2)
-    by_filling = {filling: score for score, *filling in ((s, (a, b)) for s, a, b in found) for filling in [filling[0]]}
-    for score, first, second in best[:10]:
+    assert len({len(tokenizer(text)["input_ids"]) for text in texts}) > 1  # so that shorter ones are padded
+    by_filling = {(first, second): score for score, first, second in found}
+    for score, first, second in enumerated(model, tokenizer, texts, longest=2)[:10]:
         assert by_filling[first, second] == pytest.approx(score, rel=1e-5)
     assert [score for score, *_ in found] == sorted((score for score, *_ in found), reverse=True)
-
-
-def test_examples_are_scored_together(folder):
-    """Padding of shorter examples and their number: a sum over texts, each alone."""
-    model, tokenizer = load_t5(folder)
-    texts = [f"<extra_id_0> {one.word} <extra_id_1> {one.definition}" for one in EXAMPLES]
-    together = {(a, b): score for score, a, b in fill_gaps(model, tokenizer, texts, beams=60)}
-    alone = [{(a, b): score for score, a, b in fill_gaps(model, tokenizer, [text], beams=60)} for text in texts]
-    shared = set(together).intersection(*alone)
-    assert len(shared) > 5
-    for filling in shared:
-        assert together[filling] == pytest.approx(sum(one[filling] for one in alone), rel=1e-5)
 
 
 def test_generated_templates_have_their_slots_and_are_all_different(folder):
@@ -97,23 +85,14 @@ def test_the_search_scores_generated_templates(folder, tiny, sts_data, tmp_path,
     assert list(record["scores"]) == [str(template) for template in generate_templates(*load_t5(folder), EXAMPLES, 4)]
 
 
-def test_definitions_end_at_line_feeds_only(tmp_path):
+def test_definitions_end_at_line_feeds_and_what_is_none_is_named_with_its_line(tmp_path):
     path = tmp_path / "words.tsv"
     path.write_text("橘子\t一种\u2028水果\r\nلیمو\tمیوه\u0085\u200cای\n", encoding="utf-8", newline="")
     assert read_definitions(path) == [Example("橘子", "一种\u2028水果"), Example("لیمو", "میوه\u0085\u200cای")]
-
-
-def test_definitions_that_cannot_be_read_name_file_and_line(tmp_path):
-    path = tmp_path / "words.tsv"
-    for content, named in {
-        "": "is empty",
-        "orange\ta fruit\nred\n": "line 2: expected",
-        "\ta fruit\n": "line 1",
-    }.items():
+    for content, named in {"": "is empty", "a\tfruit\nred\n": "line 2: expected", "\tfruit\n": "line 1"}.items():
         path.write_text(content, encoding="utf-8")
-        with pytest.raises(UserError, match=named) as caught:
+        with pytest.raises(UserError, match=f"{path}.*{named}"):
             read_definitions(path)
-        assert str(path) in str(caught.value)
 
 
 def test_what_is_no_t5_is_refused(tiny, tmp_path):
