@@ -29,16 +29,8 @@ TRANSFER_FILES = {
     "SICKEntailment": ("SICK", SICK),
 }
 CLASSES = {"SST5": 5, "TREC": 6, "SICKEntailment": 3}  # the others have 2
-SETS = (
-    "AgNews",
-    "SearchSnippets",
-    "StackOverflow",
-    "Biomedical",
-    "Tweet",
-    "GoogleNews-T",
-    "GoogleNews-S",
-    "GoogleNews-TS",
-)
+SETS = ("AgNews", "SearchSnippets", "StackOverflow", "Biomedical", "Tweet")
+SETS += ("GoogleNews-T", "GoogleNews-S", "GoogleNews-TS")
 CLUSTERING_FILES = {name: f"{name.lower().replace('-', '_')}.tsv" for name in SETS}
 
 
@@ -164,11 +156,13 @@ def hashed_encode(sentences: list[str]) -> np.ndarray:
 
 def bag_encode(sentences: list[str]) -> np.ndarray:
     """Sums (n, 32) of word vectors and of some noise: what `tiny_texts` hides in words can be learnt from them."""
-    vectors = [
-        sum(hashed_embedding(word, 32) for word in sentence.split()) + 0.3 * hashed_embedding(sentence, 32)
-        for sentence in sentences
-    ]
-    return np.stack(vectors).astype(np.float32)
+    bags = [sum(hashed_embedding(word, 32) for word in sentence.split()) for sentence in sentences]
+    return np.stack([bag + 0.3 * hashed_embedding(s, 32) for bag, s in zip(bags, sentences, strict=True)], dtype="f")
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
 
 
 class RecordingEncoder:

@@ -8,15 +8,8 @@ from sklearn.model_selection import StratifiedKFold
 from torch import nn
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
-OPTIMIZERS = {
-    "adadelta": torch.optim.Adadelta,
-    "adagrad": torch.optim.Adagrad,
-    "adam": torch.optim.Adam,
-    "adamax": torch.optim.Adamax,
-    "asgd": torch.optim.ASGD,
-    "rmsprop": torch.optim.RMSprop,
-    "sgd": torch.optim.SGD,
-}
+OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "RMSprop", "SGD")
+OPTIMIZERS = {name.lower(): getattr(torch.optim, name) for name in OPTIMIZERS}
 
 
 def noisy_data(count, width, classes, noise=1.0, seed=0):
@@ -84,51 +77,46 @@ class PlainClassifier:
         return (self.predict(features) == labels).sum().item() / len(labels)
 
 
-def nested_kfold(features, labels, classes, k, settings, seed=1111):
-    """(dev accuracy, test accuracy) x 100, rounded as published."""
-    devs, tests = [], []
-    splitter = StratifiedKFold(k, shuffle=True, random_state=1111)
-    for train, test in splitter.split(features, labels):
-        scores = []
-        for penalty in PENALTIES:
-            inner = []
-            for part, held_out in splitter.split(features[train], labels[train]):
-                part, held_out = train[part], train[held_out]
-                classifier = PlainClassifier(features.shape[1], classes, penalty, settings, seed, features.dtype)
-                classifier.fit(features[part], labels[part], (features[held_out], labels[held_out]))
-                inner.append(classifier.score(features[held_out], labels[held_out]))
-            scores.append(round(100 * np.mean(inner), 2))
-        devs.append(max(scores))
-        best = PENALTIES[int(np.argmax(scores))]
-        classifier = PlainClassifier(features.shape[1], classes, best, settings, seed, features.dtype)
-        classifier.fit(features[train], labels[train], share=0.05)
-        tests.append(round(100 * classifier.score(features[test], labels[test]), 2))
-    return round(np.mean(devs), 2), round(np.mean(tests), 2)
+def torch_fit(classes, settings, seed=1111):
+    """fit(train, penalty, dev=None, share=None) → a trained classifier; train, dev: (features, labels)."""
+
+    def fit(train, penalty, **dev):
+        features, _ = train
+        return PlainClassifier(features.shape[1], classes, penalty, settings, seed, features.dtype).fit(*train, **dev)
+
+    return fit
 
 
-def kfold(train, train_labels, test, test_labels, classes, k, settings, seed=1111):
-    """(dev accuracy, test accuracy) x 100 and the predictions on test."""
+def search(folds, fit, grid):
+    """(best mean dev accuracy x 100, its penalty) of folds, each (features, labels) of train and of dev."""
+    scores = [round(100 * np.mean([fit(train, one, dev=dev).score(*dev) for train, dev in folds]), 2) for one in grid]
+    return max(scores), grid[int(np.argmax(scores))]
+
+
+def cut(features, labels, k, seed=1111):
+    """The folds, as (features, labels) of train and of dev."""
     splitter = StratifiedKFold(k, shuffle=True, random_state=seed)
-    scores = []
-    for penalty in PENALTIES:
-        inner = []
-        for part, held_out in splitter.split(train, train_labels):
-            classifier = PlainClassifier(train.shape[1], classes, penalty, settings, seed, train.dtype)
-            classifier.fit(train[part], train_labels[part], (train[held_out], train_labels[held_out]))
-            inner.append(classifier.score(train[held_out], train_labels[held_out]))
-        scores.append(round(100 * np.mean(inner), 2))
-    best = PENALTIES[int(np.argmax(scores))]
-    classifier = PlainClassifier(train.shape[1], classes, best, settings, seed, train.dtype)
-    classifier.fit(train, train_labels, share=0.05)
-    return max(scores), round(100 * classifier.score(test, test_labels), 2), classifier.predict(test).numpy()
+    return [tuple((features[rows], labels[rows]) for rows in pair) for pair in splitter.split(features, labels)]
 
 
-def split(train, dev, test, classes, settings, seed=1111):
-    """train, dev, test: (features, labels); (dev accuracy, test accuracy) x 100."""
-    scores = []
-    for penalty in PENALTIES:
-        classifier = PlainClassifier(train[0].shape[1], classes, penalty, settings, seed, train[0].dtype)
-        scores.append(round(100 * classifier.fit(*train, dev).score(*dev), 2))
-    best = PENALTIES[int(np.argmax(scores))]
-    classifier = PlainClassifier(train[0].shape[1], classes, best, settings, seed, train[0].dtype).fit(*train, dev)
-    return max(scores), round(100 * classifier.score(*test), 2)
+def nested_kfold(features, labels, k, fit, grid=PENALTIES):
+    """(dev accuracy, test accuracy) x 100, rounded as published; the test accuracies and penalties of the folds."""
+    outcomes = []
+    for train, test in cut(features, labels, k):
+        dev, best = search(cut(*train, k), fit, grid)
+        outcomes.append((dev, round(100 * fit(train, best, share=0.05).score(*test), 2), best))
+    devs, tests, penalties = zip(*outcomes, strict=True)
+    return round(np.mean(devs), 2), round(np.mean(tests), 2), tests, penalties
+
+
+def kfold(train, test, k, fit, grid=PENALTIES, seed=1111):
+    """(dev accuracy, test accuracy) x 100, the penalty, and the predictions on test."""
+    dev, best = search(cut(*train, k, seed), fit, grid)
+    classifier = fit(train, best, share=0.05)
+    return dev, round(100 * classifier.score(*test), 2), best, classifier.predict(test[0])
+
+
+def split(train, dev, test, fit, grid=PENALTIES):
+    """train, dev, test: (features, labels); (dev accuracy, test accuracy) x 100, and the penalty."""
+    score, best = search([(train, dev)], fit, grid)
+    return score, round(100 * fit(train, best, dev=dev).score(*test), 2), best

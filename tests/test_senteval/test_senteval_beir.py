@@ -34,14 +34,11 @@ class Data:
 
     def ranked(self) -> list[list[int]]:
         """The rows of the documents by a plain sort: by cosine, then by id, both descending."""
-        return [
-            sorted(
-                (row for row, given in enumerate(self.ids) if given != query),
-                key=lambda row: (np.round(cosines[row], 9), self.ids[row]),
-                reverse=True,
-            )
-            for query, cosines in zip(self.query_ids, self.cosines, strict=True)
-        ]
+        every = []
+        for query, cosines in zip(self.query_ids, self.cosines.round(9), strict=True):
+            keys = [(cosines[row], given, row) for row, given in enumerate(self.ids) if given != query]
+            every.append([row for *_, row in sorted(keys, reverse=True)])
+        return every
 
     def top(self) -> np.ndarray:
         ignored = np.array([self.ids.index(query) if query in self.ids else -1 for query in self.query_ids])
@@ -62,27 +59,18 @@ def test_the_ranking_is_that_of_a_plain_sort_in_blocks_of_any_size(tied, block, 
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
-@pytest.mark.parametrize("documents", [2, 7, 60, 250])
+@pytest.mark.parametrize("documents", [2, 60, 250])
 def test_the_scores_are_those_of_trec_eval(documents, tied):
     data = Data(documents + 1, documents, tied=tied)
     found = ranking_scores(data.top(), data.relevant)
-    evaluator = pytrec_eval.RelevanceEvaluator(
-        {
-            query: {data.ids[row]: score for row, score in relevant.items()}
-            for query, relevant in zip(data.query_ids, data.relevant, strict=True)
-        },
-        {"ndcg_cut.10", "map_cut.100", "recall.10,100"},
-    )
-    run = {
-        query: {
-            given: float(np.round(value, 6)) for given, value in zip(data.ids, cosines, strict=True) if given != query
-        }
-        for query, cosines in zip(data.query_ids, data.cosines, strict=True)
-    }
-    expected = evaluator.evaluate(run)
-    names = {"ndcg_at_10": "ndcg_cut_10", "map_at_100": "map_cut_100"}
-    names |= {"recall_at_10": "recall_10", "recall_at_100": "recall_100"}
-    for name, theirs in names.items():
+    run, judgements = {}, {}
+    for query, relevant, cosines in zip(data.query_ids, data.relevant, data.cosines.round(6).tolist(), strict=True):
+        judgements[query] = {data.ids[row]: score for row, score in relevant.items()}
+        run[query] = {given: value for given, value in zip(data.ids, cosines, strict=True) if given != query}
+    measures = {"ndcg_cut.10", "map_cut.100", "recall.10,100"}
+    expected = pytrec_eval.RelevanceEvaluator(judgements, measures).evaluate(run)
+    for name in ("ndcg_at_10", "map_at_100", "recall_at_10", "recall_at_100"):
+        theirs = name.replace("at", "" if "recall" in name else "cut").replace("__", "_")
         # trec_eval gives scores in six digits after the comma
         np.testing.assert_allclose(found[name], [expected[query][theirs] for query in data.query_ids], atol=1e-6)
     for reciprocal, ranked, relevant in zip(found["mrr_at_10"], data.ranked(), data.relevant, strict=True):
@@ -108,17 +96,14 @@ def task_of(data: Data) -> BeirTask:
     return BeirTask("tiny", "test", *own, data.relevant, 2, contents)
 
 
-def embeddings_of(task: BeirTask, data: Data) -> Embeddings:
-    vectors = np.concatenate([data.documents, data.queries])
-    return Embeddings([*task.documents.texts, *task.queries.texts], vectors)
-
-
 def test_a_task_has_the_mean_scores_of_its_queries():
     data = Data(3, 40)
     task = task_of(data)
     suite = load_suite([], Path("nowhere"), settings_of_mode("test"), [task])
     assert set(suite.files) == {"documents", "queries"}
-    result = suite.tasks["tiny"].score(embeddings_of(task, data), suite.settings)
+    vectors = np.concatenate([data.documents, data.queries])
+    embed = Embeddings([*task.documents.texts, *task.queries.texts], vectors)
+    result = suite.tasks["tiny"].score(embed, suite.settings)
     expected = ranking_scores(data.top(), data.relevant)
     assert all(getattr(result, name) == values.mean() for name, values in expected.items())
     assert (result.queries, result.documents, result.queries_left_out) == (11, 40, 2)
@@ -126,11 +111,6 @@ def test_a_task_has_the_mean_scores_of_its_queries():
     np.testing.assert_array_equal(result.query_ndcg, expected["ndcg_at_10"])
     np.testing.assert_array_equal(result.gold, [len(one) for one in data.relevant])
     assert result.as_dict()["ndcg_at_10"] == result.score and "gold" not in result.as_dict()
-
-
-def test_the_embedding_of_a_document_that_is_zero_is_an_error_with_its_line():
-    data = Data(3, 40)
-    data.documents[6] = 0
-    task = task_of(data)
+    vectors[6] = 0
     with pytest.raises(DataError, match=r"^documents:7: tiny documents: the embedding of .* is all zeros"):
-        beir.LoadedBeir(task).score(embeddings_of(task, data), settings_of_mode("test"))
+        suite.tasks["tiny"].score(embed, suite.settings)

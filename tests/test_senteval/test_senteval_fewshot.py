@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from senteval import Settings, fewshot
 from senteval.embeddings import Embeddings
-from senteval.fewshot import FewShotResult, LoadedFewShot, draw_examples
+from senteval.fewshot import LoadedFewShot, draw_examples
 from senteval.labelled import LabelledTexts
 from senteval.lines import Line
 from senteval.transfer import LoadedTransfer, TransferTask
@@ -29,14 +29,9 @@ class Task:
         self.features, self.labels = noisy_data(ends[-1], WIDTH, classes, noise)
         self.rows = dict(zip(sizes, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         sentences = [f"sentence {row}" for row in range(ends[-1])]
-        examples = {
-            split: LabelledTexts(
-                ([sentences[row] for row in rows],),
-                self.labels[rows],
-                [Line(Path(split), 1 + row, "") for row in rows],
-            )
-            for split, rows in self.rows.items()
-        }
+        lines = [Line(Path("toy"), 1 + row, "") for row in range(ends[-1])]
+        every = LabelledTexts((sentences,), self.labels, lines)
+        examples = {split: every.take(rows) for split, rows in self.rows.items()}
         transfer = TransferTask("Toy", "toy", classes, {}, "nested")
         self.loaded = LoadedFewShot("Toy-fewshot", LoadedTransfer(transfer, examples))
         self.embed = Embeddings(sentences, self.features)
@@ -72,20 +67,16 @@ def test_a_draw_has_as_many_different_examples_of_each_class():
     assert (abs(counts[:6] - 40) < 15).all() and (abs(counts[6:] - 26.7) < 16).all()
 
 
-def test_ten_different_draws_of_sixteen_a_class_are_the_default(drawn):
+def test_ten_different_draws_of_sixteen_a_class_are_the_default_and_a_seed_gives_the_same_again(drawn):
     one_set = Task(2, all=120)
     result = one_set.score()
     assert len(drawn) == len(result.draws) == 10
     assert all(np.bincount(one_set.labels[rows]).tolist() == [16, 16] for rows in drawn)
     assert all(set(one) != set(other) for one, other in combinations(drawn, 2))
     assert (result.shots, result.n_train) == (16, 32)
-
-
-def test_a_seed_gives_the_same_draws_again_and_another_one_others(drawn):
-    one_set = Task(2, all=120)
+    drawn.clear()
     first, again, other = (one_set.score(draws=3, seed=seed, shots=6) for seed in (1, 1, 2))
-    assert first == again
-    assert np.array_equal(drawn[:3], drawn[3:6])
+    assert first == again and np.array_equal(drawn[:3], drawn[3:6])
     assert not any(set(one) == set(two) for one in drawn[:3] for two in drawn[6:])
     assert first.draws != other.draws
     assert one_set.score(draws=2, seed=1, shots=6).draws == first.draws[:2]
@@ -119,11 +110,7 @@ def test_tasks_with_a_test_set_are_tested_on_it(drawn):
     assert len({strength for _, strength in found}) > 1
     assert all(set(rows) <= set(task.rows["train"]) for rows in drawn)
     assert (result.n_train, result.n_test) == (24, 60)
-
-
-def test_mean_and_sample_deviation_are_over_the_draws():
-    result = FewShotResult("Toy-fewshot", "test", 16, (61.5, 70.0, 64.25, 59.0), 32, 100)
     assert result.points == pytest.approx(statistics.mean(result.draws))
     assert result.deviation == pytest.approx(statistics.stdev(result.draws))
-    found = result.as_dict()
-    assert (found["mean"], found["std"], found["draws"]) == (result.points, result.deviation, [*result.draws])
+    shown = result.as_dict()
+    assert (shown["mean"], shown["std"], shown["draws"]) == (result.points, result.deviation, [*result.draws])

@@ -1,6 +1,7 @@
 """What holds for the scores of any numbers, by examples that hypothesis draws (tests/profiles.py)."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -53,8 +54,9 @@ def test_correlations_are_those_of_values_and_of_mean_ranks(both):
 
 @given(value=NUMBERS, size=st.integers(2, 9))
 def test_equal_similarities_have_no_correlation(value, size):
-    with pytest.raises(DataError, match="same similarity"):
-        correlate("any", np.full(size, value), np.arange(size))
+    for similarity in (np.full(size, value), 1 + np.arange(size) * 1e-16):  # those that differ by rounding alone
+        with pytest.raises(DataError, match="same similarity"):
+            correlate("any", similarity, np.arange(size))
 
 
 def pairs(gold: np.ndarray, name: str = "set") -> ScoredPairs:
@@ -71,7 +73,8 @@ def test_similarities_are_cosines_or_a_line_about_the_row(sides, data):
     row = data.draw(st.integers(0, len(first) - 1))
     usable = [bool(one.any()) for side in sides for one in side]
     if not all(usable):
-        with pytest.raises(DataError, match="all zeros"):
+        zeros = [i + 1 for side in sides for i, one in enumerate(side) if not one.any()]
+        with pytest.raises(DataError, match=f"^file:({'|'.join(map(str, zeros))}): any set: .* is all zeros"):
             similarities("any", pairs(np.arange(len(first))), first, second)
         return
     lengths = [math.hypot(*map(float, one)) for side in sides for one in side]
@@ -81,7 +84,7 @@ def test_similarities_are_cosines_or_a_line_about_the_row(sides, data):
         assert one == pytest.approx(math.fsum(a * b) / math.hypot(*a) / math.hypot(*b), abs=1e-9)
     np.testing.assert_allclose(cosine(1e30 * first.astype(float), 1e-30 * second.astype(float)), found, atol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(unit_rows(first), axis=1), 1, atol=1e-12)
-    first[row] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    sides[data.draw(st.integers(0, 1))][row, 1] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     with pytest.raises(DataError, match=f"file:{row + 1}: .*not finite"):
         similarities("any", pairs(np.arange(len(first))), first, second)
 
@@ -105,13 +108,12 @@ def test_a_task_is_scored_by_set_together_and_averaged(sets):
             assert getattr(kind, name) == pytest.approx(expected, abs=1e-12)
         assert isinstance(kind, Correlation)
         assert kind.nsamples == sum(sizes)
-    overall = found.as_senteval()["all"]
-    assert overall["spearman"] == {
-        "all": found.all.spearman,
-        "mean": found.mean.spearman,
-        "wmean": found.wmean.spearman,
-    }
-    assert overall["pearson"] == {"all": found.all.pearson, "mean": found.mean.pearson, "wmean": found.wmean.pearson}
+    shown = found.as_senteval()
+    assert json.loads(json.dumps(shown)) == shown and list(shown) == [*found.subsets, "all"]
+    assert all(shown[name] == vars(one) for name, one in found.subsets.items())
+    for name in ("pearson", "spearman"):
+        averages = {kind: getattr(getattr(found, kind), name) for kind in ("all", "mean", "wmean")}
+        assert shown["all"][name] == averages
 
 
 @given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=8), data=st.data())
@@ -169,5 +171,9 @@ def test_single_blanks_are_single(text):
     assert single_blanks(found) == found
 
 
-def test_rows_of_zeros_stay():
+def test_cosines_are_exact_for_equal_rows_and_in_full_precision_for_others():
+    rows = np.random.default_rng(7).standard_normal((500, 33)).astype(np.float32)
+    assert set(cosine(rows, rows.copy()).tolist()) == {1.0}
+    first, second = np.full((1, 4), 200, dtype=np.float16), np.array([[200, 200, 200, 100]], dtype=np.float16)
+    np.testing.assert_allclose(cosine(first, second), [7 / math.sqrt(4 * 13)], rtol=1e-14)
     assert unit_rows(np.array([[0, 0, 0], [3, 0, 4]])).tolist() == [[0, 0, 0], [0.6, 0, 0.8]]

@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 from senteval import DataError, ScoredPairs, Settings
 from senteval.embeddings import Embeddings
-from senteval.retrieval import RETRIEVAL, LoadedRetrieval, RetrievalResult, answer_ranks
+from senteval.retrieval import RETRIEVAL, LoadedRetrieval, answer_ranks
+from senteval_tiny import cosine
 
 KEEP, MERGE = Settings(identical="keep"), Settings(identical="merge")
 
 
-def cosine(one, other):
-    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
-
-
 def naive_rank(query, answer, candidates, vectors):
     """Place, from 1, of answer when candidates are sorted by cosine; query, answer, candidates are row numbers."""
-    cosines = [cosine(vectors[query], vectors[row]) for row in candidates]
-    return 1 + [candidates[place] for place in np.argsort(-np.array(cosines))].index(answer)
+    return 1 + sorted(candidates, key=lambda row: -cosine(vectors[query], vectors[row])).index(answer)
+
+
+def both_ways(pairs):
+    """Rows of queries and answers, in either direction, of the pairs with the top score."""
+    count = len(pairs)
+    return [way for row in np.flatnonzero(pairs.gold == 5) for way in ((row, row + count), (row + count, row))]
 
 
 def recalls(ranks):
@@ -65,23 +67,23 @@ def test_recall_is_that_of_sorting_all_other_sentences(different):
     sentences = different.first + different.second
     vectors = embed(sentences)
     ranks, listed = [], set()
-    for row in np.flatnonzero(different.gold == 5):
-        for query, answer in ((row, row + 60), (row + 60, row)):
-            ranks.append(naive_rank(query, answer, [other for other in range(120) if other != query], vectors))
-            listed.add((sentences[query], sentences[answer], ranks[-1]))
+    for query, answer in both_ways(different):
+        ranks.append(naive_rank(query, answer, [other for other in range(120) if other != query], vectors))
+        listed.add((sentences[query], sentences[answer], ranks[-1]))
     result = LoadedRetrieval("Toy", different).score(embed, KEEP)
     assert result.recall == pytest.approx(recalls(ranks))
     assert 10 < result.recall[1] < result.recall[3] < result.recall[5] < 95
     assert result.points == pytest.approx(np.mean([result.recall[cutoff] for cutoff in (1, 3, 5)]))
     assert (result.queries, result.candidates, result.identical_pairs) == (48, 119, 0)
     assert set(result.ranks) == listed and len(result.ranks) == 48
+    shown = {"recall": {str(cutoff): of for cutoff, of in result.recall.items()}, "ranks": [*map(list, result.ranks)]}
+    assert json.loads(json.dumps(result.as_dict())) == vars(result) | shown
     assert replace(LoadedRetrieval("Toy", different).score(embed, MERGE), identical="keep") == result
-
-
-def test_results_are_json_ready():
-    result = RetrievalResult("Toy", "test", {1: 50.0, 3: 75.0, 5: 100.0}, 4, 9, "keep", 1, (("q", "a", 2),))
-    found = json.loads(json.dumps(result.as_dict()))
-    assert found == vars(result) | {"recall": {"1": 50.0, "3": 75.0, "5": 100.0}, "ranks": [["q", "a", 2]]}
+    for side, value in (("first", 0.0), ("second", np.nan)):
+        embed = embeddings_of(different)
+        embed.vectors[embed._row_of[f"{side} 7"]] = value
+        with pytest.raises(DataError, match=rf"sts.csv:8: .*'{side} 7'"):
+            LoadedRetrieval("Toy", different).score(embed, KEEP)
 
 
 def test_cosines_that_differ_by_rounding_alone_are_equal():
@@ -96,12 +98,11 @@ def test_identical_sentences_are_kept_as_they_occur(repeated):
     sentences = repeated.first + repeated.second
     vectors = embed(sentences)
     ranks = []
-    for row in np.flatnonzero(repeated.gold == 5):
-        for query, answer in ((row, row + 9), (row + 9, row)):
-            # Of several copies of the answer the first to be found counts.
-            others = [other for other in range(18) if other != query]
-            candidates = [row for row in others if row == answer or sentences[row] != sentences[answer]]
-            ranks.append(naive_rank(query, answer, candidates, vectors))
+    for query, answer in both_ways(repeated):
+        # Of several copies of the answer the first to be found counts.
+        others = [other for other in range(18) if other != query]
+        candidates = [row for row in others if row == answer or sentences[row] != sentences[answer]]
+        ranks.append(naive_rank(query, answer, candidates, vectors))
     result = LoadedRetrieval("Toy", repeated).score(embed, KEEP)
     assert result.recall == pytest.approx(recalls(ranks))
     assert (result.queries, result.candidates, result.identical_pairs) == (14, 17, 1)
@@ -131,14 +132,6 @@ def test_a_sentence_with_two_answers_is_a_query_for_each():
     assert LoadedRetrieval("Toy", pairs).score(embed, MERGE).queries == 4
     # From "a": b, c. From b: a, c. From c: a. Only a -> c is second.
     assert LoadedRetrieval("Toy", pairs).score(embed, MERGE).recall == {1: 75.0, 3: 100.0, 5: 100.0}
-
-
-@pytest.mark.parametrize(("side", "value"), [("first", 0.0), ("second", np.nan)])
-def test_a_vector_without_direction_is_an_error(different, value, side):
-    embed = embeddings_of(different)
-    embed.vectors[embed._row_of[f"{side} 7"]] = value
-    with pytest.raises(DataError, match=rf"sts.csv:8: .*'{side} 7'"):
-        LoadedRetrieval("Toy", different).score(embed, KEEP)
 
 
 def test_the_real_test_split_has_the_papers_194_queries(real_data):

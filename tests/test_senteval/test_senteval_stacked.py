@@ -8,7 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 from senteval import stacked
 from senteval.stacked import Classifier, Fold, fit_folds
-from senteval_oracle import PlainClassifier, noisy_data
+from senteval_oracle import noisy_data, torch_fit
 
 COUNT, WIDTH, SEED = 90, 6, 1111
 PENALTIES = (1e-5, 1e-2, 0.1)
@@ -16,8 +16,7 @@ QUICK = {"batch_size": 16, "epoch_size": 2, "tenacity": 3}
 
 
 def data_of(classes):
-    features, labels = noisy_data(COUNT, WIDTH, classes, noise=0.5)
-    return torch.from_numpy(features), torch.from_numpy(labels), classes
+    return *map(torch.from_numpy, noisy_data(COUNT, WIDTH, classes, noise=0.5)), classes
 
 
 @pytest.fixture
@@ -34,12 +33,9 @@ def cut(dev_sizes, seed=3):
 
 def fit_plainly(data, folds, settings):
     features, labels, classes = data
-
-    def fit(fold, penalty):
-        classifier = PlainClassifier(WIDTH, classes, penalty, settings, SEED)
-        return classifier.fit(features[fold.train], labels[fold.train], (features[fold.dev], labels[fold.dev]))
-
-    return [[fit(fold, penalty) for penalty in fold.penalties] for fold in folds]
+    fit, parts = torch_fit(classes, settings, SEED), [(fold, fold.train, fold.dev) for fold in folds]
+    parts = [(fold, *((features[rows], labels[rows]) for rows in both)) for fold, *both in parts]
+    return [[fit(train, penalty, dev=dev) for penalty in fold.penalties] for fold, train, dev in parts]
 
 
 def assert_same_fits(fits, plain, features):
@@ -83,13 +79,10 @@ def test_every_optimizer_works_on_stacks_as_it_does_alone(three_classes, optimiz
     assert len({max(classifier.epochs for classifier in of_fold) for of_fold in plain}) > 1
 
 
-def test_settings_left_out_are_those_of_the_published_classifier(three_classes):
+def test_each_fit_stops_when_it_would_alone(three_classes):
     published = Classifier(0, "adam", batch_size=64, tenacity=5, epoch_size=4, max_epoch=200, dropout=0.0)
     assert Classifier() == published
     assert_like_plain_ones(three_classes, cut([30]), Classifier())
-
-
-def test_each_fit_stops_when_it_would_alone(three_classes):
     for settings in (stopping_early("adam,lr=0.05"), Classifier(0, "adam,lr=0.05", 16, tenacity=0, epoch_size=2)):
         plain = assert_like_plain_ones(three_classes, cut([30] * 5), settings)
         epochs = [[classifier.epochs for classifier in of_fold] for of_fold in plain]
@@ -102,9 +95,7 @@ def test_each_fit_stops_when_it_would_alone(three_classes):
 
 
 def test_a_last_batch_that_is_not_full_counts_what_it_has(three_classes):
-    for nhid, left_over in ((0, 1), (4, 15)):
-        dev = (COUNT - left_over) % 16
-        assert (COUNT - dev) % 16 == left_over
+    for nhid, dev in ((0, 25), (4, 27)):  # 65 and 63 rows, in batches of 16
         assert_like_plain_ones(three_classes, cut([dev, dev]), stopping_early("adam", nhid, dropout=0.3))
     settings = Classifier(batch_size=1000, epoch_size=2, tenacity=2, optim="rmsprop")  # more than there are
     assert_like_plain_ones(three_classes, cut([30, 31]), settings)
@@ -116,10 +107,8 @@ def test_a_held_out_share_is_drawn_before_the_permutations_of_training(three_cla
     cut_at = int(0.05 * COUNT)
     settings = Classifier(**QUICK)
     folds = [Fold(order[cut_at:], order[:cut_at], (penalty,), drawn=COUNT) for penalty in PENALTIES]
-    plain = [
-        [PlainClassifier(WIDTH, classes, penalty, settings, SEED).fit(features, labels, share=0.05)]
-        for penalty in PENALTIES
-    ]
+    fit = torch_fit(classes, settings, SEED)
+    plain = [[fit((features, labels), penalty, share=0.05)] for penalty in PENALTIES]
     # The last one has the same rows, but nothing was drawn: its permutations are others.
     folds.append(Fold(order[cut_at:], order[:cut_at], PENALTIES[:1]))
     plain += fit_plainly(three_classes, folds[-1:], settings)
@@ -143,11 +132,7 @@ def test_fits_are_the_same_in_smaller_blocks(three_classes, monkeypatch, at_once
     monkeypatch.setattr(stacked, "BATCH_BYTES", at_once * settings.batch_size * WIDTH * 8)
     in_blocks = fit_folds(features, labels, folds, classes, settings, SEED)
     assert sizes == {1: [1] * 5, 2: [2, 2, 1]}[at_once]
-    assert_same_accuracies_and_weights(in_blocks, together)
-
-
-def assert_same_accuracies_and_weights(fits, others):
-    for fit, other in zip(chain(*fits), chain(*others), strict=True):
+    for fit, other in zip(chain(*in_blocks), chain(*together), strict=True):
         assert (fit.penalty, fit.dev_accuracy) == (other.penalty, other.dev_accuracy)
         for weight, expected in zip(fit.weights, other.weights, strict=True):
             assert_allclose(weight, expected, rtol=0, atol=1e-10)
