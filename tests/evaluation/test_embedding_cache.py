@@ -72,15 +72,6 @@ def test_a_vector_that_is_not_finite_is_handed_on_and_not_kept(tmp_path):
     assert encoder.asked == ["bad"]
 
 
-def test_a_locked_file_is_one_clear_line(tmp_path, monkeypatch):
-    cache = EmbeddingCache(Encoder(), tmp_path, {})
-    cache._database.execute("PRAGMA busy_timeout = 1")
-    with sqlite3.connect(cache.path) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(UserError, match="locked"):
-            cache(["a"])
-
-
 def test_a_damaged_vector_is_noticed_and_not_taken(tmp_path):
     cache = EmbeddingCache(Encoder(), tmp_path, {})
     vectors = cache(["a", "b"])
@@ -92,7 +83,13 @@ def test_a_damaged_vector_is_noticed_and_not_taken(tmp_path):
 
 
 def test_a_path_that_cannot_be_used_is_one_clear_line(tmp_path):
-    path = EmbeddingCache(Encoder(), tmp_path, {}).path
+    cache = EmbeddingCache(Encoder(), tmp_path, {})
+    path, busy = cache.path, cache._database.execute("PRAGMA busy_timeout = 1")
+    with sqlite3.connect(path) as other, pytest.raises(UserError, match="locked"):
+        other.execute("BEGIN EXCLUSIVE")
+        cache(["a"])
+    busy.close()
+    cache.close()
     path.write_bytes(b"not a database, whatever its name says" * 100)
     with pytest.raises(UserError, match=f"^.*{path.name}.*delete the file.*$"):
         EmbeddingCache(Encoder(), tmp_path, {})

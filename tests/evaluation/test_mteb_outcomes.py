@@ -27,6 +27,10 @@ def texts(count: int, seed: int) -> list[str]:
     return [" ".join(random.choice(["dogs", "run", "rain", "fell", "old", "bridge", "cat"], 4)) for _ in range(count)]
 
 
+def as_test_split(**columns: list) -> datasets.DatasetDict:
+    return datasets.DatasetDict(test=datasets.Dataset.from_dict(columns))
+
+
 def in_languages(task: type) -> type:
     """Return a task class with the subsets de-en and ar."""
     return type(task.__name__, (task,), {"metadata": task.metadata.model_copy(update={"eval_langs": LANGUAGES})})
@@ -40,8 +44,8 @@ class Similarity(TinySTS):
         self.dataset, self.data_loaded = {}, True
         for seed, subset in enumerate(self.hf_subsets):
             scores = np.random.default_rng(seed).integers(0, 6, 40).astype(float).tolist()
-            columns = {"sentence1": texts(40, seed), "sentence2": texts(40, seed + 9), "score": scores}
-            self.dataset[subset] = datasets.DatasetDict(test=datasets.Dataset.from_dict(columns))
+            first, second = texts(40, seed), texts(40, seed + 9)
+            self.dataset[subset] = as_test_split(sentence1=first, sentence2=second, score=scores)
 
 
 @in_languages
@@ -54,8 +58,7 @@ class Bitext(AbsTaskBitextMining):
         self.dataset, self.data_loaded = {}, True
         for seed, subset in enumerate(self.hf_subsets):
             first, second = texts(40, seed), texts(40, seed + 9)
-            columns = {"sentence1": first, "sentence2": first[:12] + second[12:]}
-            self.dataset[subset] = datasets.DatasetDict(test=datasets.Dataset.from_dict(columns))
+            self.dataset[subset] = as_test_split(sentence1=first, sentence2=first[:12] + second[12:])
 
 
 class PlainBitext(AbsTaskBitextMining):
@@ -64,8 +67,7 @@ class PlainBitext(AbsTaskBitextMining):
     metadata = metadata("PlainBitext", "BitextMining", "f1")
 
     def load_data(self, **kwargs):
-        columns = {"sentence1": texts(20, 3), "sentence2": texts(20, 3)[::-1]}
-        self.dataset, self.data_loaded = datasets.DatasetDict(test=datasets.Dataset.from_dict(columns)), True
+        self.dataset, self.data_loaded = as_test_split(sentence1=texts(20, 3), sentence2=texts(20, 3)[::-1]), True
 
 
 class Ranking(AbsTaskRetrieval):
@@ -208,24 +210,21 @@ def test_splits_are_averaged_and_not_compared_with_each_other(tmp_path):
     assert {score.task for score in found.scores} == {*(f"mteb/T/l{i}" for i in range(4)), "Avg."}
 
 
-def test_only_the_same_languages_are_compared(tiny, results, tmp_path):
+def test_only_the_same_languages_are_compared(tiny, tmp_path):
     """Also if a result has one language, whose score is then that of the task."""
-    files = {}
     for name, languages in (("all", None), ("german", ["deu"]), ("arabic", ["ara"])):
         tasks = MtebTasks({f"mteb/{task.__name__}": task() for task in (Similarity, Bitext)})
         load_data(tasks := in_languages_of(tasks, languages) if languages else tasks)
-        evaluated = dcpcse.EvaluationResult(
-            {None: evaluate_mteb_tasks(model_of("dcpcse", tiny), tasks)[0]}, "test", 0, {}, {}, {}
-        )
-        evaluated.to_json(files.setdefault(name, tmp_path / f"{name}.json"))
-        for part in (".npz", "-scores.json"):
-            files[f"{name}{part}"] = tmp_path / f"{name}{part}"
-        write_similarities(files[f"{name}.npz"], evaluated.results)
-        files[f"{name}-scores.json"].write_bytes(files[name].read_bytes())
-    for ending in ("", ".npz", "-scores.json"):
+        results = evaluate_mteb_tasks(model_of("dcpcse", tiny), tasks)[0]
+        evaluated = dcpcse.EvaluationResult({None: results}, "test", 0, {}, {}, {})
+        evaluated.to_json(tmp_path / f"{name}.json")
+        (tmp_path / f"{name}-scores.json").write_bytes((tmp_path / f"{name}.json").read_bytes())
+        write_similarities(tmp_path / f"{name}.npz", results)
+    for ending in (".json", ".npz", "-scores.json"):  # the last one has no outcomes beside it
+        german, arabic, every = (tmp_path / f"{name}{ending}" for name in ("german", "arabic", "all"))
         with pytest.raises(UserError, match="the models have no task in common"):
-            dcpcse.compare([files[f"german{ending}"], files[f"arabic{ending}"]], samples=100)
-        found = dcpcse.compare([files[f"german{ending}"], files[f"all{ending}"]], samples=100)
+            dcpcse.compare([german, arabic], samples=100)
+        found = dcpcse.compare([german, every], samples=100)
         by_task = {one.task: one.value for one in found.differences}
         assert set(by_task) == {"mteb/Similarity/de-en", "mteb/Bitext/de-en", "Avg."}
         assert set(by_task.values()) == {0}

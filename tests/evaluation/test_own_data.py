@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 from scipy import stats
 from senteval import DataError, load_suite, settings_of_mode
+from senteval.pairs import binary_scores
 from senteval.scores import unit_rows
+from senteval_tiny import cosine
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -51,12 +53,7 @@ def result_of(task, **options):
     return measured(task, **options).results[task.name]
 
 
-def cosine(first: str, second: str) -> float:
-    one, other = encode([first, second])
-    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
-
-
-COSINES = np.array([cosine(first, second) for first, second, _ in PAIRS])
+COSINES = np.array([cosine(*encode([first, second])) for first, second, _ in PAIRS])
 
 
 def test_scored_pairs_have_the_correlations_of_scipy():
@@ -77,8 +74,6 @@ def average_precision(gold: np.ndarray, scores: np.ndarray) -> float:
 
 @pytest.mark.parametrize("cosines", [COSINES, np.round(COSINES, 1)], ids=["distinct", "tied"])
 def test_pairs_of_zeros_and_ones_have_the_average_precision_of_a_plain_loop(cosines):
-    from senteval.pairs import binary_scores
-
     gold = np.array([float(label) for *_, label in BINARY])
     result = binary_scores("pairs", "test", gold, cosines)
     accuracies = {threshold: 100 * np.mean((cosines >= threshold) == gold) for threshold in (*cosines, np.inf)}
@@ -86,6 +81,8 @@ def test_pairs_of_zeros_and_ones_have_the_average_precision_of_a_plain_loop(cosi
     assert result.roc_auc == pytest.approx(roc_auc_score(gold, cosines), abs=1e-12)
     assert result.best_accuracy == pytest.approx(max(accuracies.values()), abs=1e-10)
     assert accuracies[result.threshold] == pytest.approx(result.best_accuracy, abs=1e-10)
+    result = binary_scores("pairs", "test", np.array([0.0, 0.0, 1.0]), np.array([0.9, 0.8, 0.1]))
+    assert (result.best_accuracy, result.threshold) == (pytest.approx(200 / 3), None)  # no pair reaches it
 
 
 def test_pairs_are_binary_if_both_labels_occur_and_nothing_else():
@@ -96,13 +93,6 @@ def test_pairs_are_binary_if_both_labels_occur_and_nothing_else():
     assert dev_metrics({"pairs": result}) == {"pairs_ap": result.score}
     assert json.loads(json.dumps(result.as_dict()))["average_precision"] == result.score
     assert own_pairs([*BINARY, ("a", "b", 0.5)]).family == "pairs"
-
-
-def test_a_threshold_that_no_pair_reaches_is_none():
-    from senteval.pairs import binary_scores
-
-    result = binary_scores("pairs", "test", np.array([0.0, 0.0, 1.0]), np.array([0.9, 0.8, 0.1]))
-    assert (result.best_accuracy, result.threshold) == (pytest.approx(200 / 3), None)
 
 
 @pytest.mark.parametrize("seed", [1111, 5])
@@ -135,16 +125,19 @@ def test_the_mean_average_precision_by_class_is_that_of_scikit_learn():
     assert "each a query for its class" in str(dcpcse.evaluate(encode, labels=rows, metric="map", show_progress=False))
 
 
-FILES = {
-    "pairs.csv": lambda frame, path: frame.to_csv(path, index=False),
-    "pairs.tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
-    "no-header": lambda frame, path: frame.to_csv(path, index=False, header=False, sep="\t"),
-    "no-header.csv": lambda frame, path: frame.to_csv(path, index=False, header=False),
-    "pairs.json": lambda frame, path: frame.to_json(path, orient="records"),
-    "pairs.jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
-}
+def to_json(frame, path):
+    frame.to_json(path, orient="records", lines="jsonl" in path.name)
+
+
+def to_csv(frame, path):
+    frame.to_csv(path, index=False, header="no-header" not in path.name, sep="," if ".csv" in path.name else "\t")
+
+
+TEXT_FILES = dict.fromkeys(("pairs.csv", "pairs.tsv", "no-header", "no-header.csv"), to_csv)
+TEXT_FILES |= dict.fromkeys(("pairs.json", "pairs.jsonl"), to_json)
+PACKED_FILES = {**dict.fromkeys(("pairs.csv.gz", "pairs.tsv.gz"), to_csv), "pairs.jsonl.gz": to_json}
+PACKED_FILES |= {"pairs.parquet": pd.DataFrame.to_parquet}
 OBJECTS = {
-    "tuples": lambda frame: list(frame.itertuples(index=False, name=None)),
     "dicts": lambda frame: frame.to_dict("records"),
     "columns": lambda frame: frame.to_dict("list"),
     "generator": lambda frame: (row for row in frame.itertuples(index=False, name=None)),
@@ -160,28 +153,29 @@ FRAMES = {
 }
 
 
+def data_of(task):
+    """The texts and scores, or classes, of a task."""
+    if task.family == "labels":
+        return task.examples.texts, task.examples.labels.tolist(), task.classes
+    return task.pairs.first, task.pairs.second, task.pairs.gold.tolist(), task.family
+
+
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_list_a_frame_a_dataset_and_a_file_of_any_name_are_the_same_data(frame, tmp_path):
     read, table = FRAMES[frame]
-    expected = result_of(read(list(table.itertuples(index=False, name=None)), "own"))
+    expected = data_of(read(list(table.itertuples(index=False, name=None)), "own"))
     for name, convert in OBJECTS.items():
-        assert result_of(read(convert(table), "own")) == expected, name
-    for name, write in FILES.items():
+        assert data_of(read(convert(table), "own")) == expected, name
+    for name, write in {**TEXT_FILES, **PACKED_FILES}.items():
         write(table, tmp_path / name)
-        found = measured(read(str(tmp_path / name)))
-        assert found.results[name].as_dict() == {**expected.as_dict(), "task": name}, name
-        assert list(found.files) == [str(tmp_path / name)]
-
-
-@pytest.mark.parametrize("frame", FRAMES)
-def test_empty_lines_at_the_end_of_a_file_change_nothing(frame, tmp_path):
-    read, table = FRAMES[frame]
-    for name, write in FILES.items():
-        write(table, tmp_path / name)
-        expected, content = result_of(read(str(tmp_path / name))), (tmp_path / name).read_bytes()
+        task = read(str(tmp_path / name))
+        assert (task.name, data_of(task)) == (name, expected)
+    assert list(measured(task).files) == [str(tmp_path / name)]
+    for name in TEXT_FILES:  # empty lines at the end change nothing
+        content = (tmp_path / name).read_bytes()
         for end in ("\n\n", "\t\t\n", "\n \n\t\r\n", "  "):
             (tmp_path / name).write_bytes(content + end.encode())
-            assert result_of(read(str(tmp_path / name))) == expected, (name, end)
+            assert data_of(read(str(tmp_path / name))) == expected, (name, end)
 
 
 TWO_WORDS = [("entailment", "not_entailment"), ("duplicate", "Non-Duplicate"), ("True", "False"), (True, False)]
@@ -213,14 +207,12 @@ def test_a_class_is_one_class_in_each_of_its_forms(tmp_path):
     assert own_labels(tmp_path / "forms.csv").classes == ("0", "1", "true")
 
 
-@pytest.mark.parametrize("cells", [[f"doc_{i}" for i in range(20)], ["yes", "no"] * 10], ids=["ids", "labels"])
-def test_a_column_of_texts_without_text_is_told(caplog, cells):
-    own_pairs(
-        {"one": [f"the sentence {text}" for text in "abcdefghijklmnopqrst"], "two": cells, "score": [*range(20)]}
-    )
-    shown = ", ".join(map(repr, list(dict.fromkeys(cells))[:3]))
-    assert "pairs: the column 'two' should contain sentences but has" in caplog.text and shown in caplog.text
-    caplog.clear()
+def test_a_column_of_texts_without_text_is_told(caplog):
+    texts = [f"the sentence {text}" for text in "abcdefghijklmnopqrst"]
+    for cells in ([f"doc_{i}" for i in range(20)], ["yes", "no"] * 10):
+        own_pairs({"one": texts, "two": cells, "score": [*range(20)]})
+        assert "pairs: the column 'two' should contain sentences but has" in caplog.text
+        caplog.clear()
     own_pairs(PAIRS)
     own_labels(LABELLED)
     assert "should contain sentences" not in caplog.text
@@ -244,25 +236,20 @@ CLASSES = [("a b", "x")] * 5 + [("c d", "y")] * 5
 UNLABELLED = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["n", "y"])})
 BAD = [
     (own_pairs, [("a", "b", 1), ("c", "d", float("nan"))], "eval: row 2: expected a number as gold score, found nan"),
-    (own_pairs, pd.DataFrame({"a": ["x"], "b": ["y"], "score": [None]}), "as gold score, found None"),
     (own_pairs, [("a", "b", 10**400)], "row 1: expected a number as gold score, found 1000"),
     (own_pairs, [("a", "b", b"3")], "row 1, column 3: expected a string or a number but found bytes b'3'"),
     (own_pairs, [("a", "b", 1), ("a", "c", "high")], "row 2: expected a number or a binary label (1/0,"),
     (own_pairs, [("a", "b", 1), ("c", "d", 1)], "eval: every gold score is 1, so no correlation"),
-    (own_pairs, [("a", "b", 1)], "eval: expected at least 2 scored pairs, found 1"),
     (own_pairs, [("a", "b")], "row 1: expected 3 columns but found 2; give two sentences and a score"),
     (own_pairs, pd.DataFrame([(1, "a", "b", 2)], columns=["id", "one", "two", "score"]), "but found 4 ['id'"),
     (own_pairs, [("a", "b", "true"), ("c", "d", "no")], "row 2: expected the label true or false as in"),
     (own_pairs, [("a", "b", "entailment"), ("c", "d", "neutral")], "before, found 'neutral'"),
-    (own_pairs, [("a", "b", "good")], "row 1: expected a number or a binary label (1/0,"),
     (own_pairs, [("a", "b", 1), (" ", "b", 2)], "row 2: expected text, found an empty sentence"),
     (own_pairs, [(None, "b", 1)], "row 1: expected text, found an empty sentence"),
     (own_labels, [("a", 1)] * 9, "eval: every text has the class '1'; at least two classes"),
     (own_labels, [*CLASSES, ("e", "z")], "eval: row 11: the class 'z' has 1 text, but cross-validation"),
     (own_labels, [("a", None)], "row 1: expected a word or a whole number as class, found None"),
-    (own_labels, [("a", float("nan"))], "number as class, found nan"),
-    (own_labels, [("a", 1.5)], "number as class, found 1.5"),
-    (own_labels, [("a", " ")], "number as class, found ' '"),
+    *((own_labels, [("a", label)], f"as class, found {label!r}") for label in (float("nan"), 1.5, " ")),
     (own_labels, [*CLASSES, ("", "x")], "row 11: found an empty text"),
     (own_labels, PAIRS, "row 1: expected 2 columns but found 3"),
     (own_labels, datasets.Dataset.from_dict({"text": ["a"], "label": [-1]}, UNLABELLED), "as class, found None"),
@@ -272,7 +259,6 @@ BAD_FILES = [
     (own_pairs, "b.csv", "a\tb\t1\nc\td\t0\n", ":1: expected 3 comma-separated columns but found 1, and the line"),
     (own_pairs, "nan.tsv", "a\tb\tnan\nc\td\t1\n", ":1: expected a number or a binary label (1/0,"),
     (own_pairs, "empty-line.csv", "a,b,1\n\nc,d,2\n", ":2: expected 3 comma-separated columns but found an"),
-    (own_pairs, "two", "a\tb\n", ":1: expected 3 tab-separated columns but found 2"),
     (own_pairs, "four.csv", "a,b,score,id\n", ":1: expected 3 comma-separated columns but found ['a', 'b', 's"),
     (own_pairs, "empty.json", "", ": the file is empty"),
     (own_labels, "fraction.csv", "text,label\na,1\nb,1.5\n", ":3: expected a word or a whole number as class"),
@@ -303,20 +289,6 @@ def test_embeddings_that_cannot_be_scored_are_refused_with_the_row(task):
         measured(task, encode=lambda sentences: np.ones((len(sentences), 2)))
 
 
-@pytest.mark.parametrize("name", ["pairs.csv.gz", "pairs.tsv.gz", "pairs.jsonl.gz", "pairs.parquet"])
-def test_packed_files_and_parquet_give_the_same_pairs(tmp_path, name):
-    frame, path = pd.DataFrame(PAIRS, columns=["one", "two", "score"]), tmp_path / name
-    if name == "pairs.parquet":
-        frame.to_parquet(path)
-    elif name == "pairs.jsonl.gz":
-        frame.to_json(path, orient="records", lines=True)
-    else:
-        frame.to_csv(path, index=False, sep="\t" if "tsv" in name else ",")
-    task = own_pairs(path)
-    assert task.pairs.first == [first for first, _, _ in PAIRS]
-    assert task.pairs.gold.tolist() == pytest.approx([score for _, _, score in PAIRS])
-
-
 # Columns, and texts with several classes
 
 
@@ -325,36 +297,21 @@ def test_chosen_columns_of_files_and_objects_are_the_data_without_the_others(tmp
         {"n": i, "gold": score, "left": a, "right": b, "topic": "even" if i % 2 else "odd"}
         for i, (a, b, score) in enumerate(PAIRS)
     ]
-    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
-    pd.DataFrame(rows).to_csv(tmp_path / "rows.txt", index=False, sep="\t")
-    pd.DataFrame(rows).to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
+    frame = pd.DataFrame(rows)
+    for name, write in {"rows.csv": to_csv, "rows.txt": to_csv, "rows.jsonl": to_json}.items():
+        write(frame, tmp_path / name)
     choice = {"anchor": "left", "positive": "right", "score": "gold", "class": "topic"}
-    alone = (result_of(own_pairs(PAIRS)), own_labels([(row["left"], row["topic"]) for row in rows]))
-    for data in (rows, pd.DataFrame(rows), *(tmp_path / f"rows.{end}" for end in ("csv", "txt", "jsonl"))):
-        pairs, labels = own_tasks({"pairs": data, "labels": data}, choice, "columns")
-        np.testing.assert_array_equal(result_of(pairs).cosines, alone[0].cosines)
-        np.testing.assert_array_equal(result_of(pairs).gold, alone[0].gold)
-        assert labels.classes == alone[1].classes and labels.examples.texts == alone[1].examples.texts
+    alone = own_pairs(PAIRS), own_labels([(row["left"], row["topic"]) for row in rows])
+    for data in (rows, frame, *tmp_path.iterdir()):
+        tasks = own_tasks({"pairs": data, "labels": data}, choice, "columns")
+        assert [*map(data_of, tasks)] == [*map(data_of, alone)]
     for data, given, message in (
-        (
-            {"eval_pairs": rows, "eval_labels": None},
-            choice,
-            "eval_columns has no effect for the role class without eval_labels",
-        ),
-        (
-            {"eval_pairs": rows, "eval_labels": None},
-            {"anchor": "left", "negative": "right"},
-            "for the role negative in evaluation",
-        ),
-        ({"eval_pairs": tmp_path / "rows.csv", "eval_labels": None}, None, r"found 5; .* by eval_columns=\["),
-        (
-            {"eval_pairs": rows, "eval_labels": None},
-            {"anchor": "lef", **{"positive": "right", "score": "gold"}},
-            "no column 'lef'",
-        ),
+        (rows, choice, "eval_columns has no effect for the role class without eval_labels"),
+        (tmp_path / "rows.csv", None, r"found 5; .* by eval_columns=\["),
+        (rows, {"anchor": "lef", "positive": "right", "score": "gold"}, "no column 'lef'"),
     ):
         with pytest.raises((UserError, DataError), match=message):
-            own_tasks(data, given, "eval_columns")
+            own_tasks({"eval_pairs": data, "eval_labels": None}, given, "eval_columns")
 
 
 def test_texts_with_several_classes_have_the_scores_of_one_classifier_for_each_class():

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import datasets
-import huggingface_hub.constants
+import huggingface_hub
 import mteb
 import numpy as np
 import pandas as pd
@@ -74,9 +74,8 @@ def write_nano(folder: Path, scores: bool = True) -> Path:
     for name, frame in frames.items():
         (folder / name).mkdir(parents=True)
         frame.to_parquet(folder / name / "train-00000-of-00001.parquet")
-    parts = "".join(
-        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/train-*\n" for name in frames
-    )
+    files = "data_files: [{split: train, path: %s/train-*}]"
+    parts = "".join(f"- config_name: {name}\n  {files % name}\n" for name in frames)
     (folder / "README.md").write_text(f"---\nconfigs:\n{parts}---\n", encoding="utf-8")
     return folder
 
@@ -142,12 +141,9 @@ def test_queries_and_documents_have_the_prompts_of_sentence_transformers(tiny, f
     assert abs(evaluate(model, folder).results["beir"].score - expected[0]) > 0.001
 
 
-def test_the_mode_chooses_the_split_unless_it_is_named(folder, caplog):
-    caplog.set_level("INFO", "dcpcse")
+def test_the_mode_chooses_the_split_unless_it_is_named(folder):
     task = own_retrieval(folder)
     assert (task.name, task.split, task.queries.ids[0]) == ("beir", "test", "q2")
-    assert "beir: 3 of 12 queries have no relevant document in test; they are left out" in caplog.text
-    assert "id of the query is ignored, as in BEIR; this concerns 1 of 9 queries" in caplog.text
     (dev, named) = retrieval_tasks([str(folder), f"{folder}:test"], "dev")
     assert (dev.split, dev.queries.ids) == ("dev", [query["_id"] for query in QUERIES[:5]])
     assert (named.name, named.split, named.content) == ("beir:test", "test", task.content)
@@ -167,15 +163,13 @@ def test_several_sets_have_a_mean_and_a_metric_each(model, folder, tmp_path):
         "retrieval_other:dev_ndcg_at_10": second.score,
     }
     assert evaluation.averages == {"beir": pytest.approx(50 * (first.score + second.score))}
-    lines = [line.split() for line in str(evaluation).splitlines() if "|" in line]
-    assert lines[2][1:9:2] == ["beir", "dev", "5", "120"] and lines[2][9] == f"{first.points:.2f}"
-    assert lines[-1][1] == "Avg." and lines[-1][6] == f"{evaluation.average:.2f}"
+    assert f"{evaluation.average:.2f}" in str(evaluation).splitlines()[-2]
     assert set(evaluation.to_pandas().metric) == {"nDCG@10", "MRR@10", "recall@10", "recall@100", "MAP@100"}
 
 
 def test_results_files_have_the_queries_which_are_compared(model, tiny, folder, tmp_path):
-    other = dcpcse.load(tiny("bert", seed=1), pooler="avg", device="cpu")
-    results = [evaluate(one, folder) for one in (model, other)]
+    second = dcpcse.load(tiny("bert", seed=1), pooler="avg", device="cpu")
+    results = [evaluate(one, folder) for one in (model, second)]
     for name, result in zip("ab", results, strict=True):
         result.to_json(tmp_path / f"{name}.json")
         write_similarities(tmp_path / f"{name}.npz", result.results)
@@ -192,19 +186,17 @@ def test_results_files_have_the_queries_which_are_compared(model, tiny, folder, 
     assert difference.value == pytest.approx(100 * np.mean(values[1] - values[0]))
     assert difference.high - difference.low == pytest.approx(2 * 100 * 2.306 * deviation, rel=0.05)
     assert "this interval covers test queries, not seeds" in found.notes
-    encoded = dcpcse.compare([model, other], retrieval=str(folder), samples=4000, show_progress=False)
+    encoded = dcpcse.compare([model, second], retrieval=str(folder), samples=4000, show_progress=False)
     assert encoded.differences[0].value == pytest.approx(difference.value)
     (tmp_path / "b.npz").rename(tmp_path / "a.npz")
     with pytest.raises(UserError, match=r"different evaluations: the scores of beir differ"):
         read_outcomes(tmp_path / "a.json")
-
-
-def test_other_queries_are_not_compared(model, folder, tmp_path):
+    # Other queries are not compared.
     other = shutil.copytree(folder, tmp_path / "beir")
     lines = (other / "qrels/test.tsv").read_text(encoding="utf-8").splitlines()
     (other / "qrels/test.tsv").write_text("\n".join([*lines, "q2\td1\t1"]), encoding="utf-8")
     with pytest.raises(UserError, match=r"on different data \(1 numbers of relevant documents differ\)"):
-        dcpcse.compare([evaluate(model, one) for one in (folder, other)], names=["a", "b"], samples=100)
+        dcpcse.compare([results[0], evaluate(model, other)], names=["a", "b"], samples=100)
 
 
 def test_a_copy_of_a_nanobeir_set_is_read(folder, tmp_path):
@@ -226,43 +218,32 @@ def hub_cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "hub"
 
 
-def test_a_downloaded_nanobeir_set_has_the_texts_and_judgements_of_mteb(folder, hub_cache):
+def test_a_nanobeir_set_is_read_from_the_cache_without_a_network(folder, hub_cache, monkeypatch):
+    """Also by the task of mteb, with the same texts and judgements."""
+    task = mteb.get_task("NanoNFCorpusRetrieval")
+    tasks = MtebTasks({"mteb/NanoNFCorpusRetrieval": task}, "Tiny", "--mteb_benchmark 'Tiny'", "tasks")
+    with pytest.raises(UserError, match="the data of 1 of 1 task are missing or incomplete"):
+        load_data(tasks)
+    with pytest.raises(UserError, match="mteb/NanoNFCorpusRetrieval and 1 more are not in the cache") as error:
+        retrieval_tasks(["NanoNFCorpus", "NanoSciFactRetrieval"], "test")
+    asked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface_hub, "snapshot_download", lambda path, revision, **_: asked.append((path, revision)))
+        exec(str(error.value).partition('python -c "')[2].partition('"')[0], {})
+    assert asked[0] == (MTEB_NANO["path"], MTEB_NANO["revision"]) and len(asked) == 2
+    with pytest.raises(UserError, match="NanoArguAna: the data set mteb/NanoArguAnaRetrieval and 12 more are not"):
+        own_retrieval("NanoBEIR")
     repository = f"datasets--{MTEB_NANO['path'].replace('/', '--')}"
     write_nano(hub_cache / repository / "snapshots" / MTEB_NANO["revision"])
     own, found = own_retrieval(folder), own_retrieval("nanonfcorpus", "dev")
     assert (found.name, found.split, found.queries_left_out) == ("NanoNFCorpus", "train", 0)  # mteb leaves them out
     assert (found.documents.texts, found.queries.texts) == (own.documents.texts, own.queries.texts)
     assert found.relevant == own.relevant
-
-
-def test_retrieval_tasks_of_a_benchmark_are_loaded_from_the_cache_without_a_network(folder, hub_cache):
-    repository = f"datasets--{MTEB_NANO['path'].replace('/', '--')}"
-    task = mteb.get_task("NanoNFCorpusRetrieval")
-    tasks = MtebTasks({"mteb/NanoNFCorpusRetrieval": task}, "Tiny", "--mteb_benchmark 'Tiny'", "tasks")
-    with pytest.raises(UserError, match="the data of 1 of 1 task are missing or incomplete"):
-        load_data(tasks)
-    write_nano(hub_cache / repository / "snapshots" / MTEB_NANO["revision"])
     load_data(tasks)
     assert len(task.dataset["default"]["train"]["corpus"]) == len(DOCUMENTS)
     assert task.metadata.revision == MTEB_NANO["revision"]  # that of the results
     with pytest.raises(UserError, match="NanoNFCorpus are given twice"):
         retrieval_tasks(["nanonfcorpus", "NanoNFCorpusRetrieval"], "test")
-
-
-def test_a_set_that_has_not_been_downloaded_is_an_error_with_the_command(hub_cache):
-    with pytest.raises(UserError) as caught:
-        retrieval_tasks(["NanoNFCorpus", "NanoSciFactRetrieval"], "test")
-    message = str(caught.value)
-    assert message.startswith(
-        "NanoNFCorpus: the data set mteb/NanoNFCorpusRetrieval and 1 more are not in the cache of the hub; download "
-    )
-    command = message.partition('python -c "')[2].partition('"')[0]
-    asked = []
-    namespace = {"snapshot_download": lambda path, **options: asked.append((path, options["revision"]))}
-    exec(command.replace("from huggingface_hub import snapshot_download", "pass"), namespace)
-    assert asked[0] == (MTEB_NANO["path"], MTEB_NANO["revision"]) and len(asked) == 2
-    with pytest.raises(UserError, match="NanoArguAna: the data set mteb/NanoArguAnaRetrieval and 12 more are not"):
-        own_retrieval("NanoBEIR")
     with pytest.raises(UserError, match="NanoNFCorpu is neither a folder nor a NanoBEIR set; did you mean"):
         own_retrieval("NanoNFCorpu")
 
@@ -316,7 +297,6 @@ def test_places_that_cannot_be_read_are_named(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "other/beir")
     for given, message in (
         ([folder, copy], r"the folders .* and .* have the same name, beir; rename one"),
-        ([folder, f"{folder}/"], "are given twice"),
         ([folder, f"{folder}:test"], "are given twice"),
         ([f"{folder}:"], "there is no split after the colon"),
         (["NanoNFCorpus:test"], "sets have one split, and take none"),
@@ -363,7 +343,6 @@ def test_what_is_not_such_a_folder_is_an_error(folder, tmp_path):
     (copy / "queries.jsonl").unlink()
     refused(copy, r"beir: queries\.jsonl not found in", DataError)
     refused("nowhere", "nowhere does not exist; check the path, or give NanoBEIR")
-    refused(copy / "corpus.jsonl", r"corpus.jsonl is not a folder")
     copy = write_nano(tmp_path / "nano")
     judgements = copy / "qrels/train-00000-of-00001.parquet"
     pd.DataFrame({"query-id": ["q2"], "corpus-id": ["d1"], "score": [None]}).to_parquet(judgements)
