@@ -23,10 +23,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+os.environ.update({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""})
+sys.path[:0] = [str(ROOT / place) for place in (".", "SentEval", "tests", "tests/integration")]
+
+from runs import comparable, resumed_steps
+from senteval_tiny import write_tiny_task
+from tiny_encoders import SENTENCES, make_encoder
+from transformers import TrainerCallback
+
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run as run_command
+from dcpcse.training import run as training
+from dcpcse.training.checkpoints import newest_whole
+
 STEPS, SAVE = 24, 2
 COMMON = {
     **{"max_steps": STEPS, "save_steps": SAVE, "save_strategy": "steps", "save_total_limit": 2, "logging_steps": 3},
@@ -45,49 +58,21 @@ CHANGING = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.trunca
 """Audit events of Python that come before something is changed on the disk."""
 
 
-@dataclass
-class Places:
-    """What the runs need: encoder, training file, evaluation data, cache."""
-
-    root: Path
-
-    def argv(self, recipe: str, output: Path) -> list[str]:
-        places = {"model_name_or_path": self.root / "encoder", "train_file": self.root / "train.txt"}
-        places |= {"output_dir": output, "cache_dir": self.root / "cache", "eval_data_dir": self.root / "data"}
-        options = {**places, **COMMON, **RECIPES[recipe]}
-        return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+def argv_of(root: Path, recipe: str, output: Path) -> list[str]:
+    """The words of a training with what `build` has written."""
+    places = {"model_name_or_path": root / "encoder", "train_file": root / "train.txt", "output_dir": output}
+    options = {**places, "cache_dir": root / "cache", "eval_data_dir": root / "data", **COMMON, **RECIPES[recipe]}
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
-def build(root: Path) -> None:
+def build(root: Path) -> int:
     """A tiny random BERT, 24 sentences, and an STS-B dev set of 12 pairs."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
-
-    from dcpcse.pretraining.vocabulary import BERT_SPECIAL, ROLES
-
-    draw = random.Random(0)
-    words = [a + b + c for a in "blmr" for b in "aeo" for c in "nst"]
-    sentences = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(24)]
-    (root / "train.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*BERT_SPECIAL, *words])}, "[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    make_encoder(root / "encoder", "bert")
+    (root / "train.txt").write_text(
+        "".join(f"{text}\n" for text in [*SENTENCES, *(f"{text} 2" for text in SENTENCES)])
     )
-    names = dict(zip(ROLES, BERT_SPECIAL, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(root / "encoder")
-    torch.manual_seed(0)
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    config = BertConfig(vocab_size=len(BERT_SPECIAL) + len(words), max_position_embeddings=64, **size)
-    BertForMaskedLM(config).save_pretrained(root / "encoder")
-    folder = root / "data/downstream/STS/STSBenchmark"
-    folder.mkdir(parents=True)
-    rows = [
-        f"g\tf\t2017\t{i}\t{draw.random() * 5:.2f}\t{sentences[i]}\t{sentences[(i * 5 + 1) % 24]}" for i in range(12)
-    ]
-    for split in ("train", "dev", "test"):
-        (folder / f"sts-{split}.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    write_tiny_task(root / "data", "STSBenchmark", "dev", count=12)
+    return 0
 
 
 def forked(work: Callable[[], int], log: Path) -> int:
@@ -107,9 +92,6 @@ def forked(work: Callable[[], int], log: Path) -> int:
 
 def call(argv: list[str], output: Path, kill_at: int | None, count: Path | None = None) -> int:
     """train.py with these words; killed before an operation on files of the output folder, or all are counted."""
-    from dcpcse.cli.commands.train import train_command
-    from dcpcse.cli.runner import run
-
     seen = [0]
 
     def watch(event: str, details: tuple) -> None:
@@ -122,27 +104,10 @@ def call(argv: list[str], output: Path, kill_at: int | None, count: Path | None 
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
-    code = run(train_command, argv)
+    code = run_command(train_command, argv)
     if count:
         count.write_text(str(seen[0]), encoding="utf-8")
     return code
-
-
-@dataclass
-class Tally:
-    """What the kills of a run met with."""
-
-    kills: Counter = field(default_factory=Counter)
-    resumed: int = 0
-    lost: int = 0
-    calls: int = 0
-    trainings: int = 0
-    problems: list[str] = field(default_factory=list)
-
-
-def steps_of(output: Path) -> list[int]:
-    """Steps of the folders that are named as checkpoints."""
-    return sorted(int(path.name.split("-")[1]) for path in output.glob("checkpoint-*"))
 
 
 def phase(output: Path) -> str:
@@ -157,52 +122,21 @@ def phase(output: Path) -> str:
     return "between saves" if output.exists() and (output / "run.yaml").exists() else "before the training"
 
 
-def inspect(output: Path, steps_done: int, tally: Tally) -> int:
-    """After a kill: every checkpoint by name is whole, and the newest is late enough; gives its step."""
-    from dcpcse.training.checkpoints import newest_whole
+class Tell(TrainerCallback):
+    """Writes a line after every optimiser step, before anything is saved."""
 
-    steps = steps_of(output)
-    newest = newest_whole(output)
-    found = newest.step if newest else 0
-    if steps and found != steps[-1]:
-        tally.problems.append(f"{output}/checkpoint-{steps[-1]} is not whole")
-    lost = steps_done - found
-    tally.lost = max(tally.lost, lost)
-    if lost > SAVE:
-        tally.problems.append(f"{output}: {lost} steps were lost")
-    return found
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        os.write(1, f"\nstep {state.global_step + 1}\n".encode())
 
 
-def finished_steps(log: Path) -> int:
-    """The last step that a killed process has told of."""
-    found = re.findall(rb"^step (\d+)$", log.read_bytes(), flags=re.MULTILINE) if log.exists() else []
-    return int(found[-1]) if found else 0
-
-
-def telling_steps() -> None:
-    """Write a line after every optimiser step, before anything is saved."""
-    from dcpcse.training import run as training
-
-    original = training.build_trainer
-
-    def build_trainer(*args, **kwargs):
-        from transformers import TrainerCallback
-
-        class Tell(TrainerCallback):
-            def on_optimizer_step(self, args, state, control, **kwargs):
-                os.write(1, f"\nstep {state.global_step + 1}\n".encode())
-
-        trainer = original(*args, **kwargs)
-        trainer.add_callback(Tell())
-        return trainer
-
-    training.build_trainer = build_trainer
+def build_trainer(*args, original=training.build_trainer, **kwargs):
+    trainer = original(*args, **kwargs)
+    trainer.add_callback(Tell())
+    return trainer
 
 
 def outcome(output: Path, resumed: Collection[int] = ()) -> dict[str, object]:
     """All that must be equal in the end with and without interruptions at these steps."""
-    from runs import comparable
-
     weights = {p.name: p.read_bytes() for p in output.glob("*.safetensors")}
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
@@ -221,10 +155,10 @@ class Reference:
     operations: int
 
 
-def uninterrupted(places: Places, recipe: str) -> Reference:
-    output, log, count = (places.root / f"{recipe}{end}" for end in ("", ".log", ".count"))
+def uninterrupted(root: Path, recipe: str) -> Reference:
+    output, log, count = (root / f"{recipe}{end}" for end in ("", ".log", ".count"))
     started = time.monotonic()
-    child = forked(lambda: call(places.argv(recipe, output), output, None, count), log)
+    child = forked(lambda: call(argv_of(root, recipe, output), output, None, count), log)
     _, status = os.waitpid(child, 0)
     if status:
         raise SystemExit(f"the uninterrupted run failed:\n{log.read_text(encoding='utf-8')}")
@@ -232,80 +166,88 @@ def uninterrupted(places: Places, recipe: str) -> Reference:
     return Reference(output, outcome(output), seconds, int(count.read_text(encoding="utf-8")))
 
 
-def one_run(places: Places, recipe: str, name: str, reference: Reference, kills: int, draw: random.Random) -> Tally:
-    """So many kills, and the end; a training that comes to its end before the last kill is begun anew."""
-    output, log, tally = places.root / name, places.root / f"{name}.log", Tally()
-    argv, expected = places.argv(recipe, output), 0
-    while sum(tally.kills.values()) < kills:
-        status = killed_call(argv, output, log, reference, kills, draw)
-        tally.calls += 1
-        check_start(log, expected, tally)
-        if os.WIFSIGNALED(status):
-            tally.kills[phase(output)] += 1
-        elif status:
-            tally.problems.append(f"{name}: {log.read_text(encoding='utf-8').splitlines()[-1]}")
-            return tally
-        if output.exists():
-            expected = inspect(output, max(expected, finished_steps(log)), tally)
-        if (output / "dcpcse.json").exists():
-            if not same_weights(output, reference):
-                tally.problems.append(f"{name}: a result that is no result")
-            to_the_end(argv, output, log, expected, reference, tally)
-            shutil.rmtree(output)
-            expected = 0
-    to_the_end(argv, output, log, expected, reference, tally)
-    return tally
+class Run:
+    """A training that is killed, and what its kills met with."""
 
+    def __init__(self, root: Path, recipe: str, name: str, reference: Reference) -> None:
+        self.output, self.log, self.reference = root / name, root / f"{name}.log", reference
+        self.argv = argv_of(root, recipe, self.output)
+        self.kills, self.problems = Counter(), []
+        self.expected = self.resumed = self.lost = self.trainings = 0
 
-def killed_call(
-    argv: list[str], output: Path, log: Path, reference: Reference, kills: int, draw: random.Random
-) -> int:
-    """A call that is killed at a random moment; how it ended, which may be well, if the moment came too late."""
-    by_time = draw.random() < 0.5
-    # A call gets no further than a few saves, so that the kills come all along the training.
-    at = None if by_time else draw.randint(1, max(2, 3 * reference.operations // kills))
-    child = forked(lambda: call(argv, output, at), log)
-    if by_time:
-        end = time.monotonic() + draw.uniform(0, reference.seconds)
-        while time.monotonic() < end and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+    def kill(self, times: int, draw: random.Random) -> None:
+        """So many kills, and the end; a training that comes to its end before the last kill is begun anew."""
+        while self.kills.total() < times:
+            status = self._killed_call(times, draw)
+            self._check_start()
+            if os.WIFSIGNALED(status):
+                self.kills[phase(self.output)] += 1
+            elif status:
+                self.problems.append(self._last_line())
+                return
+            if self.output.exists():
+                self._inspect()
+            if (self.output / "dcpcse.json").exists():
+                weights = {name: of for name, of in self.reference.outcome.items() if name.endswith(".safetensors")}
+                if {p.name: p.read_bytes() for p in self.output.glob("*.safetensors")} != weights:
+                    self.problems.append(f"{self.output}: a result that is no result")
+                self._to_the_end()
+                shutil.rmtree(self.output)
+                self.expected = 0
+        self._to_the_end()
 
+    def _killed_call(self, times: int, draw: random.Random) -> int:
+        """A call that is killed at a random moment; how it ended, which may be well, if the moment came too late."""
+        by_time = draw.random() < 0.5
+        # A call gets no further than a few saves, so that the kills come all along the training.
+        at = None if by_time else draw.randint(1, max(2, 3 * self.reference.operations // times))
+        child = forked(lambda: call(self.argv, self.output, at), self.log)
+        if by_time:
+            end = time.monotonic() + draw.uniform(0, self.reference.seconds)
+            while time.monotonic() < end and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                time.sleep(0.002)
+            os.kill(child, signal.SIGKILL)
+        return os.waitpid(child, 0)[1]
 
-def to_the_end(argv: list[str], output: Path, log: Path, expected: int, reference: Reference, tally: Tally) -> None:
-    """A last call, which nobody kills, and the comparison of what it leaves."""
-    _, status = os.waitpid(forked(lambda: call(argv, output, None), log), 0)
-    check_start(log, expected, tally)
-    tally.trainings += 1
-    if status:
-        tally.problems.append(f"{output}: {log.read_text(encoding='utf-8').splitlines()[-1]}")
-        return
-    from runs import resumed_steps
+    def _to_the_end(self) -> None:
+        """A last call, which nobody kills, and the comparison of what it leaves."""
+        _, status = os.waitpid(forked(lambda: call(self.argv, self.output, None), self.log), 0)
+        self._check_start()
+        self.trainings += 1
+        if status:
+            self.problems.append(self._last_line())
+            return
+        steps = resumed_steps(self.output)
+        found, expected = outcome(self.output, steps), outcome(self.reference.folder, steps)
+        self.problems += [f"{self.output}: {key} differs" for key, of in expected.items() if found.get(key) != of]
+        self.problems += [f"{self.output}: {path.name} is left" for path in self.output.glob(".*")]
 
-    resumed = resumed_steps(output)
-    found, expected_outcome = outcome(output, resumed), outcome(reference.folder, resumed)
-    differing = [key for key, value in expected_outcome.items() if found.get(key) != value]
-    tally.problems += [f"{output}: {key} differs" for key in differing]
-    tally.problems += [f"{output}: {path.name} is left" for path in output.glob(".*")]
+    def _inspect(self) -> None:
+        """After a kill: every checkpoint by name is whole, and the newest, from which it goes on, is late enough."""
+        told = re.findall(rb"^step (\d+)$", self.log.read_bytes(), flags=re.MULTILINE)
+        done, newest = max(self.expected, *map(int, told[-1:]), 0), newest_whole(self.output)
+        self.expected = newest.step if newest else 0
+        last = max((int(path.name.split("-")[1]) for path in self.output.glob("checkpoint-*")), default=self.expected)
+        self.lost = max(self.lost, done - self.expected)
+        if last != self.expected:
+            self.problems.append(f"{self.output}/checkpoint-{last} is not whole")
+        if done - self.expected > SAVE:
+            self.problems.append(f"{self.output}: {done - self.expected} steps were lost")
 
+    def _check_start(self) -> None:
+        """A call that came to its training has gone on from where it should."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        if match := re.search(r"resuming from \S*checkpoint-(\d+)", text):
+            self.resumed += 1
+            if int(match[1]) != self.expected:
+                self.problems.append(f"{self.log}: went on from step {match[1]}, not from {self.expected}")
+        elif "training starts from the beginning" in text and self.expected:
+            self.problems.append(f"{self.log}: began anew behind step {self.expected}")
+        if "skipped:" in text or "Traceback" in text:
+            self.problems.append(self._last_line())
 
-def same_weights(output: Path, reference: Reference) -> bool:
-    names = [name for name in reference.outcome if name.endswith(".safetensors")]
-    return all((output / name).is_file() and (output / name).read_bytes() == reference.outcome[name] for name in names)
-
-
-def check_start(log: Path, expected: int, tally: Tally) -> None:
-    """A call that came to its training has gone on from where it should."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    if match := re.search(r"resuming from \S*checkpoint-(\d+)", text):
-        tally.resumed += 1
-        if int(match[1]) != expected:
-            tally.problems.append(f"{log}: went on from step {match[1]}, not from {expected}")
-    elif "training starts from the beginning" in text and expected:
-        tally.problems.append(f"{log}: began anew behind step {expected}")
-    if "skipped:" in text or "Traceback" in text:
-        tally.problems.append(f"{log}: {text.strip().splitlines()[-1]}")
+    def _last_line(self) -> str:
+        return f"{self.output}: {self.log.read_text(encoding='utf-8', errors='replace').splitlines()[-1]}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -322,39 +264,32 @@ def main(argv: list[str] | None = None) -> int:
 
 def stress(root: Path, runs: int, kills: int, seed: int, recipes: list[str]) -> int:
     """All runs, with a line for each; 1 where anything was lost."""
-    import dcpcse.training  # noqa: F401 - before the forks, which are many
-
-    telling_steps()
+    training.build_trainer = build_trainer
     root.mkdir(parents=True, exist_ok=True)
-    _, status = os.waitpid(forked(lambda: build(root) or 0, root / "build.log"), 0)
+    _, status = os.waitpid(forked(lambda: build(root), root / "build.log"), 0)
     if status:
         raise SystemExit((root / "build.log").read_text(encoding="utf-8"))
-    places, totals, problems = Places(root), Counter(), []
-    references = {recipe: uninterrupted(places, recipe) for recipe in recipes[:runs]}
-    print("| run | recipe | kills | where | resumed | most steps lost | problems |\n|---|---|---|---|---|---|---|")
-    resumed, trainings = 0, 0
+    references, done = {recipe: uninterrupted(root, recipe) for recipe in recipes[:runs]}, []
+    print("| run | recipe | kills | resumed | most steps lost | problems |\n|---|---|---|---|---|---|")
     for number in range(runs):
         recipe = recipes[number % len(recipes)]
-        draw = random.Random(seed * 1000 + number)
-        tally = one_run(places, recipe, f"run{number}", references[recipe], kills, draw)
-        where = ", ".join(f"{count} {place}" for place, count in tally.kills.most_common())
-        cells = [number, recipe, sum(tally.kills.values()), where, tally.resumed, tally.lost, len(tally.problems)]
+        run = Run(root, recipe, f"run{number}", references[recipe])
+        run.kill(kills, random.Random(seed * 1000 + number))
+        cells = [number, recipe, run.kills.total(), run.resumed, run.lost, len(run.problems)]
         print("|", " | ".join(map(str, cells)), "|", flush=True)
-        totals += tally.kills
-        resumed, trainings = resumed + tally.resumed, trainings + tally.trainings
-        problems += tally.problems
+        done.append(run)
+    totals, problems = sum((run.kills for run in done), Counter()), [text for run in done for text in run.problems]
     for problem in problems:
         print("problem:", problem)
     where = ", ".join(f"{count} {place}" for place, count in totals.most_common())
     print(
-        f"{sum(totals.values())} kills in {runs} runs ({where}); {resumed} calls went on from a checkpoint; "
-        f"{len(problems)} problems; weights, logs and states at the end of {trainings} trainings "
+        f"{totals.total()} kills in {runs} runs ({where}); {sum(run.resumed for run in done)} calls went on from a "
+        f"checkpoint; {len(problems)} problems; weights, logs and states at the end of "
+        f"{sum(run.trainings for run in done)} trainings "
         f"{'differ' if problems else 'equal those of uninterrupted ones to the last bit'}"
     )
     return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    os.environ.update({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""})
-    sys.path[:0] = [str(ROOT), str(ROOT / "SentEval"), str(ROOT / "tests/integration")]
     sys.exit(main())
