@@ -20,34 +20,17 @@ from dcpcse.cli.commands.reproduce import picture_words, plan_table
 from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.encoders.templates import Template
-from dcpcse.experiments.reproduction import result_tables
+from dcpcse.experiments.reproduction import result_tables, results
 from dcpcse.experiments.reproduction import run_unit as work
+from dcpcse.experiments.reproduction import units as plans
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, all_rows, find_rows
-from dcpcse.experiments.reproduction.results import (
-    GEOMETRY,
-    Cell,
-    RowResult,
-    collect_result,
-    gain_over_baseline,
-    read_figures,
-)
 from dcpcse.experiments.reproduction.run_unit import is_finished, run_unit
-from dcpcse.experiments.reproduction.units import (
-    REPLACEABLE_FILES,
-    ReproductionConfig,
-    command_of,
-    obstacle,
-    parse_seeds,
-    plan,
-    relevant_options,
-)
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 
 ROWS = all_rows()
 RECIPES = [name for name, row in ROWS.items() if not row.cited]
-HERE = ReproductionConfig(Path("SentEval/data"), base="some-encoder")
-OTHER_COLUMNS = {AVERAGE_COLUMN, *GEOMETRY, "rank", *(f"recall@{cutoff}" for cutoff in (1, 3, 5))}
+OTHER_COLUMNS = {AVERAGE_COLUMN, *results.GEOMETRY, "rank", *(f"recall@{cutoff}" for cutoff in (1, 3, 5))}
 OTHER_COLUMNS |= {f"without {count}" for count in (0, 1, 2, 5, 10, 20, 50, 100)}
 """Columns of tables that are not the score of a task."""
 PRINTED_SO = {81.65: -0.014, 82.21: -0.079, 74.89: 0.03, 78.54: 0.017, 84.94: -0.014, 81.81: 0.146, 82.86: -0.074}
@@ -66,7 +49,7 @@ def read_once():
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory) -> ReproductionConfig:
+def setting(tmp_path_factory) -> plans.ReproductionConfig:
     """Somebody who has everything."""
     folder, pairs = tmp_path_factory.mktemp("files"), "sent0,sent1,{}\na b,a c,{}\nf g,f h,{}\n"
     labels = {"sup_file": ("hard_neg", "d e", "i j"), "nli_file": ("label", "neutral", "entailment")}
@@ -79,16 +62,16 @@ def setting(tmp_path_factory) -> ReproductionConfig:
         (folder / name).mkdir()
         config = {"model_type": "bert", "tie_word_embeddings": tied}
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return ReproductionConfig(Path("SentEval/data"), **places, sts_texts_file=places["unsup_file"])
+    return plans.ReproductionConfig(Path("SentEval/data"), **places, sts_texts_file=places["unsup_file"])
 
 
-def unit_of(row, setting: ReproductionConfig, output: Path = Path("out"), seed: int = 0):
+def unit_of(row, setting: plans.ReproductionConfig, output: Path = Path("out"), seed: int = 0):
     """The only unit of a row, which may be given by its name."""
-    (unit,) = plan([ROWS.get(row, row) if isinstance(row, str) else row], [seed], setting, output)
+    (unit,) = plans.plan([ROWS.get(row, row) if isinstance(row, str) else row], [seed], setting, output)
     return unit
 
 
-def with_base(row, setting: ReproductionConfig) -> ReproductionConfig:
+def with_base(row, setting: plans.ReproductionConfig) -> plans.ReproductionConfig:
     """The setting with an encoder of the kind that the row takes."""
     folder = Path(setting.unsup_file).parent
     bases = {None: "some-encoder", True: str(folder / "tied"), False: str(folder / "untied")}
@@ -155,25 +138,18 @@ OBSTACLES = {
 def test_what_cannot_be_run_says_why(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name, reason in OBSTACLES.items():
-        assert reason in obstacle(ROWS[name], ReproductionConfig(Path("data")))
+        assert reason in plans.obstacle(ROWS[name], plans.ReproductionConfig(Path("data")))
 
 
 # Plans
 
 
-PAPER_TEMPLATES = """[X] [MASK] .
-[X] is [MASK] .
-[X] mean [MASK] .
-[X] means [MASK] .
-This [X] means [MASK] .
-This sentence of [X] means [MASK] .
-This sentence of "[X]" means [MASK] .
-This sentence : "[X]" means [MASK] .
-Also called [MASK]. [X]
-This sentence : '[X]' means [MASK] .
-The sentence : '[X]' means [MASK] .
-This sentence : "[X]" means [MASK]
-[X] [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."""
+PAPER_TEMPLATES = ["[X] [MASK] .", "[X] is [MASK] .", "[X] mean [MASK] .", "[X] means [MASK] ."]
+PAPER_TEMPLATES += ["This [X] means [MASK] ."]
+PAPER_TEMPLATES += ["This sentence of [X] means [MASK] .", 'This sentence of "[X]" means [MASK] .']
+PAPER_TEMPLATES += ['This sentence : "[X]" means [MASK] .', "This sentence : '[X]' means [MASK] ."]
+PAPER_TEMPLATES += ["The sentence : '[X]' means [MASK] .", 'This sentence : "[X]" means [MASK]']
+PAPER_TEMPLATES += ["Also called [MASK]. [X]", "[X] [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."]
 """PromptBERT, section 4.2, Tables 4 and 14; DCPCSE, section 3.3; ConPVP, section 3, with the full stop of its code."""
 
 
@@ -191,7 +167,7 @@ def test_every_row_with_a_recipe_becomes_commands_that_are_understood_with_templ
         unit = unit_of(row, with_base(row, setting) if row.needs else setting, seed=3)
         steps, examples = reproduce._planned_size(unit)
         assert (steps > 0) == (examples > 0) == (row.preset is not None)
-        words = {step: words for step, words in unit.steps.items() if command_of(step) == "train"}
+        words = {step: words for step, words in unit.steps.items() if plans.command_of(step) == "train"}
         trainings = {step: parse_training(words)[0] for step, words in words.items()}
         for model, _, run in trainings.values():
             assert run.seed == 3 and run.learning_rate and run.per_device_train_batch_size
@@ -211,7 +187,7 @@ def test_every_row_with_a_recipe_becomes_commands_that_are_understood_with_templ
 
     check_rows(RECIPES, check)
     found = {as_printed(text) for texts in templates.values() for text in texts}
-    assert found == {*PAPER_TEMPLATES.replace(" ", "").splitlines()}
+    assert found == {text.replace(" ", "") for text in PAPER_TEMPLATES}
     # The row of the same template in both views names one template twice, with the quotes of its encoder.
     for encoder, quote in (("BERT", '"'), ("RoBERTa", "'")):
         first, second, *_ = templates[f"promptbert/table8/{encoder}-base/same-template-dropout"]
@@ -221,7 +197,7 @@ def test_every_row_with_a_recipe_becomes_commands_that_are_understood_with_templ
 def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(setting, tmp_path):
     other = tmp_path / "other"
     other.write_text("One sentence.\n", encoding="utf-8")
-    given = dict.fromkeys((*REPLACEABLE_FILES.values(), "vectors", "mteb_data_dir"), str(other))
+    given = dict.fromkeys((*plans.REPLACEABLE_FILES.values(), "vectors", "mteb_data_dir"), str(other))
     given |= {"generator": "g", "limit": 7, "mteb_languages": ["deu"]}
 
     def commands(row, config, seed=0):
@@ -238,18 +214,18 @@ def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(se
         options = {name for name, other in changed.items() if commands(row, other) != usual}
         if commands(row, config, 1) != usual:
             options.add("seeds")
-        assert relevant_options(row) == options
+        assert plans.relevant_options(row) == options
 
     check_rows(list({(ROWS[name].table, ROWS[name].preset is None): name for name in RECIPES}.values()), check)
 
 
 def test_an_encoder_with_tied_embeddings_is_not_taken_for_an_untied_one(setting):
     tied, untied = (ROWS[f"promptbert/table12/static-{name}"] for name in ("tied", "untied"))
-    assert obstacle(tied, with_base(tied, setting)) is None
-    assert "are tied" in obstacle(untied, with_base(tied, setting))
-    assert "are untied" in obstacle(tied, with_base(untied, setting))
+    assert plans.obstacle(tied, with_base(tied, setting)) is None
+    assert "are tied" in plans.obstacle(untied, with_base(tied, setting))
+    assert "are untied" in plans.obstacle(tied, with_base(untied, setting))
     with pytest.raises(UserError, match="configuration cannot be read"):
-        obstacle(tied, replace(setting, base=str(Path(setting.unsup_file).parent)))
+        plans.obstacle(tied, replace(setting, base=str(Path(setting.unsup_file).parent)))
 
 
 def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_theirs(setting, tmp_path, monkeypatch):
@@ -258,8 +234,8 @@ def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_
     labelled = replace(preset, options={**preset.options, "train_file": "labels.csv"})
     monkeypatch.setattr(presets, "load_preset", lambda name: labelled)
     monkeypatch.chdir(tmp_path)
-    assert obstacle(row, setting) == "needs your training data (where its preset says); labels.csv does not exist"
-    assert relevant_options(row) == {"base", "limit", "set", "seeds"}
+    assert "needs your training data (where its preset says); labels.csv" in plans.obstacle(row, setting)
+    assert plans.relevant_options(row) == {"base", "limit", "set", "seeds"}
     other = replace(setting, changes={"train_file": setting.sup_file})
     (tmp_path / "labels.csv").write_text("sent0,sent1,label\n", encoding="utf-8")
     for given, file in ((setting, str(tmp_path / "labels.csv")), (other, setting.sup_file)):
@@ -270,7 +246,7 @@ def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_
 def test_a_row_without_chance_has_one_unit_and_a_trained_one_a_unit_a_seed(setting):
     names = ["BERT-base-first-last-avg", "BERT-base-whitening", "BERT-base-flow", "DCPCSE-BERT-base"]
     rows = [ROWS[f"dcpcse/table1/unsupervised/{name}"] for name in names]
-    units = plan(rows, [0, 1, 2], setting, Path("out"))
+    units = plans.plan(rows, [0, 1, 2], setting, Path("out"))
     assert [sum(unit.row == row for unit in units) for row in rows] == [1, 1, 3, 3]
     assert len({unit.folder for unit in units}) == len(units)
 
@@ -311,17 +287,17 @@ def test_ablations_change_what_they_say(setting):
 
 def test_seeds():
     for text, seeds in {"0..3": [0, 1, 2, 3], "5": [5], "0,7,3": [0, 7, 3], "2..2": [2]}.items():
-        assert parse_seeds(text) == seeds
+        assert plans.parse_seeds(text) == seeds
     for text in ("", "a", "3..1", "1,1", "-1"):
         with pytest.raises(UserError, match=r"--seeds"):
-            parse_seeds(text)
+            plans.parse_seeds(text)
 
 
 def test_a_plan_shows_steps_commands_and_what_is_missing(setting, tmp_path):
     rows = find_rows(["dcpcse/table2", "promptbert/table6/unsupervised/IS-BERT-base"])
-    units = plan(rows, [0, 1], setting, tmp_path)
+    units = plans.plan(rows, [0, 1], setting, tmp_path)
     sizes, refused = reproduce._settle(units)
-    text = plan_table(units, sizes, {row.name: obstacle(row, setting) for row in rows})
+    text = plan_table(units, sizes, {row.name: plans.obstacle(row, setting) for row in rows})
     assert not refused and "IS-BERT-base: cited only" in text
     assert "dcpcse/table2/BERT-base-with-mlm, seed 1" in text and "    3 |" in text  # 600 rows by 256
     assert "dcpcse train --preset dcpcse/unsup-bert-base --do_mlm True" in text
@@ -408,23 +384,23 @@ def finished(unit, scores: dict, **more) -> None:
 
 def test_cells_are_over_seeds_and_differ_from_what_was_published(setting, tmp_path):
     row = ROWS["dcpcse/table1/unsupervised/DCPCSE-BERT-base"]
-    units = plan([row], [0, 1, 2], setting, tmp_path)
+    units = plans.plan([row], [0, 1, 2], setting, tmp_path)
     for shift, unit in zip((0.0, 1.0, 5.0), units, strict=True):
         finished(unit, dict.fromkeys(row.measured, 70 + shift))
-    answer = collect_result(row, units, comparable=True)
+    answer = results.collect_result(row, units, comparable=True)
     cell = answer.cells[AVERAGE_COLUMN]
     assert cell.values == (70, 71, 75) and (cell.best, cell.worst) == (75, 70)
     assert (cell.mean, cell.deviation) == (72, pytest.approx(np.sqrt(7)))
     assert cell.difference == pytest.approx(72 - 78.49)
-    assert collect_result(row, units, comparable=False).cells[AVERAGE_COLUMN].difference is None
-    assert Cell((0.2, 0.1), None, lower_is_better=True).best == 0.1
+    assert results.collect_result(row, units, comparable=False).cells[AVERAGE_COLUMN].difference is None
+    assert results.Cell((0.2, 0.1), None, lower_is_better=True).best == 0.1
 
 
 def test_geometry_stands_beside_the_average_of_the_first_tasks(setting, tmp_path):
     unit = unit_of("d2cse/table5/unsupervised/D2CSE-BERT-base", setting, tmp_path)
     tasks = {"STSBenchmark-geometry": {"alignment": 0.1, "uniformity": -1.5, "spearman": 80.0}}
     finished(unit, {}, averages_x100={"sts": 70.5}, tasks=tasks)
-    assert read_figures(unit) == {"alignment": 0.1, "uniformity": -1.5, AVERAGE_COLUMN: 70.5}
+    assert results.read_figures(unit) == {"alignment": 0.1, "uniformity": -1.5, AVERAGE_COLUMN: 70.5}
 
 
 def test_columns_of_retrieval_cosines_and_tokens_are_read_from_their_files(setting, tmp_path):
@@ -436,31 +412,31 @@ def test_columns_of_retrieval_cosines_and_tokens_are_read_from_their_files(setti
     retrieval = {"recall": {"1": 90.0, "3": 95.0, "5": 99.0}, "ranks": ranks}
     for unit in (table3, table4, table2):
         finished(unit, {}, averages_x100={"sts": 79.0, "retrieval": 94.7}, tasks={"r": retrieval})
-    assert read_figures(table3) == {"rank": 2}
-    assert read_figures(table4) == {"recall@1": 90.0, "recall@3": 95.0, "recall@5": 99.0, AVERAGE_COLUMN: 79.0}
+    assert results.read_figures(table3) == {"rank": 2}
+    assert results.read_figures(table4) == {"recall@1": 90.0, "recall@3": 95.0, "recall@5": 99.0, AVERAGE_COLUMN: 79.0}
 
     query, *candidates = table2.row.similarity
     lines = [{"sentences": [query, other], "score": 0.1 * i} for i, other in enumerate(candidates)]
     (table2.folder / "cosines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    assert [read_figures(table2)[other] for other in candidates] == [0.0, 0.1, 0.2]
-    assert collect_result(table2.row, [table2], True).cells[candidates[0]].digits == 4
+    assert [results.read_figures(table2)[other] for other in candidates] == [0.0, 0.1, 0.2]
+    assert results.collect_result(table2.row, [table2], True).cells[candidates[0]].digits == 4
 
     table7.folder.mkdir(parents=True)
     line = {"sentence": "i am sad.", "top": ["sad", "love", "x", "y", "z"], "denoised": ["tears", "b", "c", "d", "e"]}
     (table7.folder / "tokens.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
-    result = collect_result(table7.row, [table7], True)
+    result = results.collect_result(table7.row, [table7], True)
     assert {name: cell.mean for name, cell in result.cells.items()} == {"top": 2, "denoised": 1}
     assert "top: sad, love, x, y, z (published: sad, sadness, happy, love, happiness)" in result.notes[0]
 
 
 def test_a_best_run_is_compared_with_the_best_and_printed_extremes_stand_beside_ours(setting):
-    best = Cell((78.0, 79.0), 78.85, reported="best")
+    best = results.Cell((78.0, 79.0), 78.85, reported="best")
     assert best.difference == pytest.approx(0.15)
     reported = [ROWS[f"conpvp/{name}/ConPVP"].reported for name in ("table3/BERT-base", "table4")]
     assert reported == ["best", "mean"]
     row = ROWS["promptbert/table10/SimCSE-BERT-base"]
-    cell = Cell((75.0, 76.0), 75.42, published_best=row.best["avg"], published_worst=row.worst["avg"])
-    text = result_tables.result_table([RowResult(row, {"avg": cell}, (0, 1))], None)
+    cell = results.Cell((75.0, 76.0), 75.42, published_best=row.best["avg"], published_worst=row.worst["avg"])
+    text = result_tables.result_table([results.RowResult(row, {"avg": cell}, (0, 1))], None)
     assert "76.00 (published 76.64)" in text and "75.00 (published 73.50)" in text
 
 
@@ -475,7 +451,7 @@ def test_a_unit_keeps_what_its_command_prints(setting, tmp_path, commands):
 
 
 def test_a_figure_is_drawn_from_the_models_of_its_rows(setting, tmp_path):
-    units = plan(find_rows(["conpvp/figure6"]), [4], setting, tmp_path)
+    units = plans.plan(find_rows(["conpvp/figure6"]), [4], setting, tmp_path)
     kind, *words = picture_words(units, setting, tmp_path)
     assert kind == "pairs" and words[:3] == [
         "RoBERTa-large=roberta-large",
@@ -484,33 +460,34 @@ def test_a_figure_is_drawn_from_the_models_of_its_rows(setting, tmp_path):
     ]
     for name in dict.fromkeys(row.table for row in ROWS.values() if row.picture):
         if rows := [row for row in find_rows([name]) if not row.needs]:
-            plot_parser().parse_args(picture_words(plan(rows, [0], setting, tmp_path), setting, tmp_path))
+            plot_parser().parse_args(picture_words(plans.plan(rows, [0], setting, tmp_path), setting, tmp_path))
 
 
 def test_a_gain_over_a_baseline_averages_seeds(setting, tmp_path):
     random = np.random.default_rng(0)
     gold = random.normal(size=300)
     rows = [ROWS[f"dcpcse/table2/BERT-base-{name}-mlm"] for name in ("with", "without")]
-    units = plan(rows, [0, 1, 2], setting, tmp_path)
+    units = plans.plan(rows, [0, 1, 2], setting, tmp_path)
     cosines = [gold + noise * random.normal(size=300) for noise in (0.5, 0.6, 0.55, 1.5, 1.4, 1.45)]
     for unit, cosine in zip(units, cosines, strict=True):
         finished(unit, {"STS12": 1.0})
         np.savez(unit.folder / "similarities.npz", **{"STS12/gold": gold, "STS12/cosine": cosine})
     each = [spearmanr(gold, cosine).statistic for cosine in cosines]
     for seeds in (2, 3):
-        found = gain_over_baseline(units[:seeds], units[3 : 3 + seeds])
+        found = results.gain_over_baseline(units[:seeds], units[3 : 3 + seeds])
         assert found.value == pytest.approx(np.mean(each[:seeds]) - np.mean(each[3 : 3 + seeds]))
         assert found.p < 0.01 and found.seeds == (seeds == 3)
     (units[0].folder / "similarities.npz").unlink()
     with pytest.raises(ValueError, match="no STS pairs"):
-        gain_over_baseline(units[:3], units[3:])
+        results.gain_over_baseline(units[:3], units[3:])
 
 
 @pytest.fixture
 def answers():
     row, cited = (ROWS[f"dcpcse/table1/unsupervised/{name}-BERT-base"] for name in ("DCPCSE", "ConSERT"))
-    cells = {column: Cell((70.0, 72.0), row.published[column]) for column in row.columns}
-    return [RowResult(row, cells, (0, 1)), RowResult(cited, {}, obstacle="cited only: not a method of this program")]
+    cells = {column: results.Cell((70.0, 72.0), row.published[column]) for column in row.columns}
+    empty = results.RowResult(cited, {}, obstacle="cited only: not a method of this program")
+    return [results.RowResult(row, cells, (0, 1)), empty]
 
 
 def test_the_table_shows_means_published_figures_and_why_a_row_is_empty(answers):
@@ -530,6 +507,6 @@ def test_the_table_shows_means_published_figures_and_why_a_row_is_empty(answers)
 def test_columns_that_small_data_do_not_give_are_empty_and_said(setting, tmp_path):
     unit = unit_of("conpvp/figure5/SimCSE", setting, tmp_path)
     finished(unit, {}, tasks={"STS-frequent": {"average_without": {"0": 50.0, "1": 48.0}}})
-    result = collect_result(unit.row, [unit], True)
+    result = results.collect_result(unit.row, [unit], True)
     assert {name: cell.mean for name, cell in result.cells.items()} == {"without 0": 50.0, "without 1": 48.0}
     assert "not measured on these data: without 2, without 5" in result_tables.result_table([result], None)

@@ -6,17 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from senteval import labelled
 from senteval.data import ScoredPairs, read_sick, read_sts_set, read_stsbenchmark
-from senteval.labelled import (
-    LabelledTexts,
-    read_class_files,
-    read_clusters,
-    read_mrpc,
-    read_sick_entailment,
-    read_sst_binary,
-    read_sst_fine,
-    read_trec,
-)
+from senteval.labelled import LabelledTexts
 from senteval.lines import Line
 from senteval_tiny import MRPC_HEADER, SICK_HEADER, refusal, write
 
@@ -38,21 +30,21 @@ def read_sts(path):
 
 OTHER = "the other side"
 FORMATS = {
-    "SST2": Format(read_sst_binary, "0 1", lambda label, text: f"{text}\t{label}"),
-    "SST5": Format(read_sst_fine, "0 1 2 3 4", lambda label, text: f"{label} {text}"),
-    "TREC": Format(read_trec, "ABBR DESC ENTY HUM LOC NUM", lambda label, text: f"{label}:sub {text}"),
-    "MRPC": Format(read_mrpc, "0 1", lambda label, text: f"{label}\t12\t34\t{text}\t{OTHER}", MRPC_HEADER),
+    "SST2": Format(labelled.read_sst_binary, "0 1", lambda label, text: f"{text}\t{label}"),
+    "SST5": Format(labelled.read_sst_fine, "0 1 2 3 4", lambda label, text: f"{label} {text}"),
+    "TREC": Format(labelled.read_trec, "ABBR DESC ENTY HUM LOC NUM", lambda label, text: f"{label}:sub {text}"),
+    "MRPC": Format(labelled.read_mrpc, "0 1", lambda label, text: f"{label}\t12\t34\t{text}\t{OTHER}", MRPC_HEADER),
     "SICK": Format(
-        read_sick_entailment,
+        labelled.read_sick_entailment,
         "CONTRADICTION NEUTRAL ENTAILMENT",
         lambda label, text: f"7\t{text}\t{OTHER}\t3.5\t{label}",
         SICK_HEADER,
     ),
-    "clusters": Format(read_clusters, "9 4", lambda label, text: f"{label}\t{text}"),
+    "clusters": Format(labelled.read_clusters, "9 4", lambda label, text: f"{label}\t{text}"),
 }
 LABELLED = dict(FORMATS)
 # Files of a class each hold nothing but texts; here the one of class 0 is read.
-FORMATS["class file"] = Format(lambda path: read_class_files(path), "", lambda label, text: text)
+FORMATS["class file"] = Format(lambda path: labelled.read_class_files(path), "", lambda label, text: text)
 FORMATS["STS"] = Format(read_sts, "", lambda label, text: f"{text}\t{OTHER}")
 FORMATS["STS-B"] = Format(
     lambda path: read_stsbenchmark("dev", path), "1 2", lambda label, text: f"g\tf\ty\t0\t{label}\t{text}\t{OTHER}"
@@ -192,7 +184,7 @@ def test_a_wrong_row_is_refused_with_its_line(write_file):
             message = refusal(form.read, write_file(with_row(name, form.row(label, "b"))))
             expected = f"expected one of the labels {', '.join(form.labels.split())}, found '{label}'"
             assert f"data.file:{2 + bool(form.head)}: {expected}" in message
-    message = refusal(read_sst_binary, write_file("a\t1\nb\t" + "x\u2028\r" * 500 + "\n"))
+    message = refusal(labelled.read_sst_binary, write_file("a\t1\nb\t" + "x\u2028\r" * 500 + "\n"))
     assert "data.file:2: expected one of the labels 0, 1, found " in message
     assert len(message.removeprefix(str(write_file("")))) < 300
 
@@ -214,36 +206,37 @@ def test_a_file_without_examples_is_refused(write_file, tmp_path, name):
 
 
 def test_further_columns_in_sick_and_colons_in_trec_are_allowed(write_file, read_rows):
-    examples = read_sick_entailment(write_file(f"{SICK_HEADER}1\ta\tb\t3\tNEUTRAL\tmore\tENTAILMENT\n"))
+    examples = labelled.read_sick_entailment(write_file(f"{SICK_HEADER}1\ta\tb\t3\tNEUTRAL\tmore\tENTAILMENT\n"))
     assert (examples.texts, examples.labels.tolist()) == ((["a"], ["b"]), [1])
     assert read_rows("TREC", "What : 10:30 ?", "b", "c").texts[0][0] == "What : 10:30 ?"
 
 
 def test_class_files(tmp_path):
     negative, positive = tmp_path / "neg", tmp_path / "pos"
-    examples = read_class_files(write(negative, "\na\t1\n  \n0 b\n"), write(positive, "c\n\n"))
+    examples = labelled.read_class_files(write(negative, "\na\t1\n  \n0 b\n"), write(positive, "c\n\n"))
     assert examples.texts == (["", "a 1", "", "0 b", "c", ""],)
     assert examples.labels.tolist() == [0, 0, 0, 0, 1, 1]
     assert [(line.path.name, line.number) for line in examples.lines][3:] == [("neg", 4), ("pos", 1), ("pos", 2)]
-    examples = read_class_files(write(negative, "caf\u00e9\n".encode()), write(positive, b"caf\xe9\n"))
+    examples = labelled.read_class_files(write(negative, "caf\u00e9\n".encode()), write(positive, b"caf\xe9\n"))
     assert examples.texts == (["caf\u00e9", "caf\u00e9"],)  # an encoding per file
     for content in ("", "\n", "\n \n\t\n"):
-        assert f"{positive}: no text found" in refusal(read_class_files, negative, write(positive, content))
+        assert f"{positive}: no text found" in refusal(labelled.read_class_files, negative, write(positive, content))
     # Empty lines of the published files remain; a file with more texts is refused later.
-    examples = read_class_files(write(negative, "a\n\nb\n\n\n"))
+    examples = labelled.read_class_files(write(negative, "a\n\nb\n\n\n"))
     assert examples.without_blank_end({negative: 4}).texts == (["a", "", "b", ""],)
     assert examples.without_blank_end({negative: 2}).texts == (["a", "", "b"],)
     write(negative, "one two three\nextraordinarily\n")
-    examples = read_class_files(negative, write(positive, "no way\n\n")).by_length()  # in words, not in letters
+    examples = labelled.read_class_files(negative, write(positive, "no way\n\n"))
+    examples = examples.by_length()  # in words, not in letters
     assert examples.texts[0] == ["", "extraordinarily", "no way", "one two three"]
     assert examples.labels.tolist() == [1, 0, 1, 0]
 
 
 def test_cluster_labels_are_any_words_numbered_in_order_of_appearance(write_file):
-    examples = read_clusters(write_file("zebra\ta\nnan\tb\n10\tc\nzebra \td\nNA\te\n0\tf\n"))
+    examples = labelled.read_clusters(write_file("zebra\ta\nnan\tb\n10\tc\nzebra \td\nNA\te\n0\tf\n"))
     assert examples.labels.tolist() == [0, 1, 2, 0, 3, 4]
     for labels, different in (("111", 1), ("123", 3)):
-        message = refusal(read_clusters, write_file("".join(f"{label}\ta {label}\n" for label in labels)))
+        message = refusal(labelled.read_clusters, write_file("".join(f"{label}\ta {label}\n" for label in labels)))
         assert f"found {different} labels for 3 texts" in message
 
 
