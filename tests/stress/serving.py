@@ -26,7 +26,6 @@ import random
 import re
 import shutil
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -233,7 +232,7 @@ class Client:
     draw: random.Random
 
     async def run(self, until: float) -> None:
-        kinds = {self._embed: 52, self._similarity: 12, self._mistake: 14, self._slow: 2, self._cut: 10}
+        kinds = {self._embed: 54, self._similarity: 12, self._mistake: 14, self._cut: 10}
         options = {"timeout": 45, "trust_env": False, "limits": httpx.Limits(keepalive_expiry=2)}
         async with httpx.AsyncClient(base_url=self.server.running.url, **options) as self.http:
             while time.monotonic() < until:
@@ -307,39 +306,16 @@ class Client:
         if answer.status_code != status:
             self._complain(start, f"status {answer.status_code} instead of {status}: {answer.text[:200]}")
 
-    async def _send(self, path: str, body: dict, pieces) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Send pieces of a request on a connection of its own."""
-        content, url = json.dumps(body).encode(), httpx.URL(self.server.running.url)
-        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
-        reader, writer = await asyncio.open_connection(url.host, url.port)
-        for piece in pieces(head.encode() + content):
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(0.05)
-        return reader, writer
-
-    async def _slow(self) -> None:
-        """A body that arrives in pieces."""
-        row, start = self.draw.randrange(len(self.corpus.texts)), time.monotonic()
-        body = {"model": "base", "input": self.corpus.texts[row]}
-        pieces = lambda raw: (raw[begin : begin + 40] for begin in range(0, len(raw), 40))  # noqa: E731
-        reader, writer = await self._send("/v1/embeddings", body, pieces)
-        with contextlib.closing(writer):
-            head, _, content = (await asyncio.wait_for(reader.read(), 45)).partition(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            self._complain(start, f"{head[:300]} to a slow request", lost=not head)
-        else:
-            found = np.array([json.loads(content)["data"][0]["embedding"]], np.float32)
-            self._check("vector of a slow request", found, {"base": self.corpus.vectors["base"][[row]]})
-
     async def _cut(self) -> None:
         """Close the connection, in good order or at once, after a part of a request or all of it was sent."""
         texts, part = [self.corpus.texts[row] for row in self._rows()], self.draw.choice((1, self.draw.random()))
-        path, body = self.draw.choice(
-            [("/v1/embeddings", {"input": texts}), ("/similarity", {"a": texts, "b": texts})]
-        )
-        body["model"] = self.draw.choice([*NAMES, "base"])
-        _, writer = await self._send(path, body, lambda raw: [raw[: int(part * len(raw))]])
+        path, sides = self.draw.choice([("/v1/embeddings", ["input"]), ("/similarity", ["a", "b"])])
+        body = {"model": self.draw.choice([*NAMES, "base"]), **dict.fromkeys(sides, texts)}
+        content, url = json.dumps(body).encode(), httpx.URL(self.server.running.url)
+        raw = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+        _, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(raw[: int(part * len(raw))])
+        await asyncio.sleep(self.draw.choice((0, 0.001, 0.02, 0.1)))
         self.draw.choice((writer.transport.abort, writer.close))()
         self.tally["cut off"] += 1
 
@@ -359,14 +335,14 @@ async def kill_workers(server: Server, until: float, every: float, draw: random.
             tally.problem(f"{server.name}: a killed process was not replaced within {REPLACED_SECONDS:g} s")
 
 
-async def report(single: Server, begun: float, until: float, tally: Tally, memory: list[tuple[float, float]]) -> None:
-    """Measure the memory each second, and print a line each minute."""
-    while (now := time.monotonic()) < until:
-        memory.append((now - begun, single.memory()))
-        if len(memory) % 60 == 0:
-            counts = {name: tally[name] for name in ("requests", "compared", "wrong", "lost", "kills", "problems")}
-            print(f"{now - begun:.0f} s: {memory[-1][1]:.1f} MB, {counts}", flush=True)
-        await asyncio.sleep(1)
+async def measure(single: Server, seconds: float, tally: Tally) -> None:
+    """Memory after a quarter of the time and near its end."""
+    await asyncio.sleep(0.25 * seconds)
+    early = single.memory()
+    await asyncio.sleep(0.7 * seconds)
+    print(f"memory: {early:.1f} MB after a quarter of the time, {single.memory():.1f} MB near its end", flush=True)
+    if seconds >= 480 and single.memory() - early >= GROWTH_MB:
+        tally.problem("memory grew")
 
 
 async def check_rest(server: Server, folder: Folder, processes: int, tally: Tally) -> None:
@@ -388,19 +364,16 @@ async def check_rest(server: Server, folder: Folder, processes: int, tally: Tall
         tally.problem(f"{server.name}: {waiting:g} requests wait; {adapters:g} adapters are in memory, not {most}")
 
 
-async def load(
-    asked, servers: list[Server], folder: Folder, corpus: Corpus, tally: Tally
-) -> list[tuple[float, float]]:
-    """The minutes of load, and SIGTERM while requests are in work; gives the memory at each second."""
-    begun, memory = time.monotonic(), []
-    until, every = begun + 60 * asked.minutes, min(KILL_SECONDS, 20 * asked.minutes)
+async def load(asked, servers: list[Server], folder: Folder, corpus: Corpus, tally: Tally) -> None:
+    """The minutes of load, and SIGTERM while requests are in work."""
+    until, every = time.monotonic() + 60 * asked.minutes, min(KILL_SECONDS, 20 * asked.minutes)
     draws = [random.Random(asked.seed * 1000 + number) for number in range(asked.clients)]
     clients = [Client(servers[number % 2], folder, corpus, tally, draw) for number, draw in enumerate(draws)]
     await asyncio.gather(
         *(client.run(until) for client in clients),
         folder.change(until),
         kill_workers(servers[1], until, every, random.Random(asked.seed), tally),
-        report(servers[0], begun, until, tally, memory),
+        measure(servers[0], 60 * asked.minutes, tally),
     )
     await asyncio.sleep(NOTICED)
     for number, server in enumerate(servers):
@@ -410,7 +383,6 @@ async def load(
         # Nothing is accepted after SIGTERM, so that connections fail until the clients end.
         server.was_killed = lambda start, end: True
         await asyncio.gather(*requests, asyncio.to_thread(server.stop, tally))
-    return memory
 
 
 def stress(asked, root: Path) -> int:
@@ -422,14 +394,8 @@ def stress(asked, root: Path) -> int:
     words = (asked.encoder, "--pooler", "avg", "--name", "base", "--watch", str(root / "watched"))
     with running(*words) as single, running(*words, "--workers", "2") as several:
         servers = [Server("one process", single), Server("two processes", several)]
-        memory = asyncio.run(load(asked, servers, folder, corpus, tally))
-    total = 60 * asked.minutes
-    early, late = (
-        statistics.median(mb for at, mb in memory if end - total / 20 - 2 <= at <= end) for end in (total / 4, total)
-    )
-    if asked.minutes >= 8 and late - early >= GROWTH_MB:
-        tally.problem("memory grew")
-    print(f"{asked.minutes:g} minutes: {dict(tally)}; memory {early:.1f} MB after a quarter, {late:.1f} MB at the end")
+        asyncio.run(load(asked, servers, folder, corpus, tally))
+    print(f"{asked.minutes:g} minutes: {dict(tally)}")
     return 1 if tally["problems"] else 0
 
 
