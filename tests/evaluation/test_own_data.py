@@ -270,7 +270,7 @@ BAD_FILES = [
 def test_a_fault_is_named_with_its_row_or_line(tmp_path):
     cases = [(read, data, "eval", message) for read, data, message in BAD]
     for read, name, content, message in BAD_FILES:
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / name).write_text(content)
         cases.append((read, str(tmp_path / name), None, f"{tmp_path / name}{message}"))
     for read, data, name, message in cases:
         with pytest.raises((UserError, DataError)) as error:

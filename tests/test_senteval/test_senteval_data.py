@@ -49,6 +49,7 @@ REFUSED = [
     ("sts", "a\tb\tc\nd\te\n", "1\n2\n", "input.txt:1: expected 2 tab-separated columns but found 3"),
     ("stsb", stsb((1, "a\tb"), (1, "a")), "", "input.txt:2: expected at least 7 tab-separated columns but found 6"),
     ("sick", SICK_HEADER + "1\ta\tb\n", "", "input.txt:2: expected at least 4 tab-separated columns but found 3"),
+    ("sick", "", "", "input.txt:1: expected at least 4 tab-separated columns but found an empty line"),
     ("sts", "a\tb\n\td\n", "1\n2\n", "input.txt:2: expected text, found an empty sentence"),
     ("sts", "a\tb\nc\td\n", "1\n\n", "gs.txt: expected at least 2 scored pairs, found 1"),
     ("sts", "a\tb\nc\td\n", "2.5\n2.50\n", "gs.txt: every gold score is 2.5"),
