@@ -105,7 +105,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "train ... --matryoshka_dims 32,16 --matryoshka_weights 1": "one number for each",
         "train ... --train_file labelled.csv --method sbert --matryoshka_dims 32,16": "no loss of --method sbert",
     },
-    "Training: words": {
+    "Training: names of options and values": {
         "train ... --pre_seq_length 10": "",
         f"train {PREDICT} --output_dir out": "--train_file",
         f"train {PREDICT} --train_file train.txt": "--output_dir",
@@ -168,7 +168,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "evaluate ... --mteb STSBenchmark": "their own splits",
         "evaluate trained --data_dir sts --custom_data --mode dev --denoise false": "without a template",
     },
-    "Places that are taken, or cannot be": {
+    "Output paths that exist, or cannot be written": {
         f"train ... --output_dir {'n' * 300}": "n" * 100,
         f"evaluate ... {STSB} --output_file bert/config.json --overwrite": "config.json",
         "plot runs trained --csv trained/prompts.safetensors --overwrite": "prompts.safetensors",
