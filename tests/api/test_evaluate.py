@@ -226,7 +226,7 @@ CALLS = (
     ({"modes": "dev"}, r"evaluate\(\) got an unexpected keyword argument 'modes'; did you mean 'mode'"),
     ({"cache_dir": "c"}, "cache_dir: nothing identifies the embeddings of embed"),
     ({"tasks": "frequent"}, "STS-frequent removes tokens.*embed gives only embeddings; leave it out"),
-    ({"pairs": SCORED.assign(split="x")}, r'pairs: found 4 columns .*such as pairs\[\["a", "b", "score"\]\]'),
+    ({"pairs": SCORED.assign(split="x")}, r'pairs: expected 3 columns but found 4 .*such as pairs\[\["a", "b", "score"\]\]'),
     ({"tasks": {"text": ["a"], "label": ["x"]}}, "texts with their classes are labels, not pairs"),
     ({"tasks": PAIRS, "pairs": PAIRS}, "given twice, as the second argument and as pairs"),
 )

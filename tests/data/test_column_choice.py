@@ -60,7 +60,7 @@ def test_a_wrong_choice_is_refused(chosen, write, cache):
     for columns, message in (*WRONG, (None, r'found 6 columns .* by columns=\["anchor=NAME", "positive=NAME"\]')):
         with pytest.raises(UserError, match=message):
             chosen(columns, "rows.csv")
-    with pytest.raises(UserError, match="train_data: the columns have no names"):
+    with pytest.raises(UserError, match="train_data: columns without names cannot be chosen"):
         load_training_data([("a", "b", "c", "d")], cache, columns={"anchor": "a"})
     with pytest.raises(UserError, match=r"twice\.csv has several columns 'a'"):
         load_training_data(write("twice.csv", "a,a,b\n1,2,3\n"), cache, columns={"anchor": "a"})
