@@ -47,7 +47,7 @@ core="test_cuda or test_trainer or bit_for_bit or train_loss or row_i_of or resu
 OMP_NUM_THREADS=1 DCPCSE_TEST_DEVICE=cpu "$python" -m pytest --numprocesses 2 --dist worksteal -p no:cacheprovider \
     tests/integration/{test_cuda,test_resume,test_encode,test_evaluation,test_science}.py \
     tests/training/test_trainer.py tests/interop/test_export.py \
-    -k "($core or five_points or sentence_transformer) and not killed"
+    -k "($core or points_ahead or sentence_transformer) and not killed"
 if [ "$name" = newest ]; then
     sha256sum "${files[@]}" > .ci/newest.sha256
 fi
