@@ -37,7 +37,7 @@ def test_the_table_of_the_documentation_is_that_of_the_code():
     text = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
     own = {(tuning, name): one for name, entry in METHODS.items() for tuning, one in entry.recipes.items()}
     for tuning in TUNINGS:
-        own[tuning, "all others" if any(tuning == of for of, _ in own) else "all"] = RECIPES[tuning]
+        own[tuning, "all other methods" if any(tuning == of for of, _ in own) else "all"] = RECIPES[tuning]
     rows = re.findall(r"^\| `(\w+)` \| `?([\w ]+?)`? \| (\S+) \| (\S+) \| (\d+) \|$", text, re.MULTILINE)
     shown = {(tuning, name): tuple(map(float, rest)) for tuning, name, *rest in rows}
     rates = {place: [one.rate(sentence_encoder=kind) for kind in (False, True)] for place, one in own.items()}
