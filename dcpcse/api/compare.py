@@ -103,7 +103,7 @@ def compare_models(
     samples: int,
     seed: int,
 ) -> "Comparison":
-    """Compare models as in `compare`, with a given function that evaluates a model.
+    """Compare models as `compare` does, but evaluate them with the function `evaluate`.
 
     Args:
         data: The arguments tasks, pairs, labels, metric and retrieval of `compare`, by name.
@@ -228,6 +228,6 @@ def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunO
     if not tasks and not main_scores:
         others = ", ".join(run.names) or "none"
         raise UserError(
-            f"{name} only has results of other tasks ({others}); choose tasks from these, or leave tasks out"
+            f"{name} has no results of the chosen tasks, only of {others}; choose from these, or leave tasks out"
         )
     return replace(run, tasks=tasks, main_scores=main_scores)

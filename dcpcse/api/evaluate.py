@@ -93,8 +93,8 @@ def evaluate(
             average precision where each text is a query for the other texts of its class.
         columns: The columns of `pairs` and `labels` to read, by their roles, such as {"anchor": "text", "positive":
             "title", "score": "similarity"} or {"anchor": "text", "class": "topic"}. None: all columns.
-        retrieval: One or several folders with documents, queries and judgements in the layout of BEIR, NanoBEIR, or
-            names of sets of NanoBEIR. The result is nDCG@10.
+        retrieval: One or several folders with documents, queries and judgements in the layout of BEIR, or names of
+            NanoBEIR sets (NanoBEIR: all sets). The result is nDCG@10.
         mteb: Names of MTEB tasks, or FILE.py[:CLASS] for a task that a Python file defines.
         mteb_benchmark: Name of a benchmark of mteb, such as "MTEB(eng, v2)". All tasks of the benchmark are evaluated.
         mteb_data_dir: Folder that contains a copy of each data set of the MTEB tasks. The name of a copy is the last
@@ -103,7 +103,7 @@ def evaluate(
         mteb_languages: ISO 639-3 codes of languages. MTEB tasks are evaluated only in these languages, and in pairs of
             languages that contain one of them. None: all languages.
         mteb_prompts: YAML or JSON file with the prompts that are put before the texts of each task. None: the prompts
-            in the sentence-transformers settings of the folder.
+            in the sentence-transformers settings of the model folder.
         mteb_results: Folder for the results of MTEB tasks in the format of mteb.
         official: Whether the files in `data_dir` must have the official sizes. Use False for your data in the same
             format.
@@ -203,7 +203,7 @@ def _listed(retrieval: Any) -> list[str]:
     """Return the folders and names in `retrieval` as a list of strings."""
     names = list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
     if not names:
-        raise UserError("retrieval is empty; give a folder, the name of a set, or a list of them")
+        raise UserError("retrieval is empty; give a folder, the name of a NanoBEIR set, or a list of them")
     return names
 
 
@@ -235,7 +235,9 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
         if name in TASK_SETS:
             names |= dict.fromkeys(tasks_of_set(name, "dev" if mode == "dev" else "test"))
         elif Path(name).suffix or os.sep in name:
-            raise UserError(f"tasks {name[:200]!r}: there is no such file; give a file of scored pairs, or tasks")
+            raise UserError(
+                f"tasks {name[:200]!r}: there is no such file; give a file of scored pairs, or names of tasks"
+            )
         else:
             find_by_name(name, {**TASK_SETS, **FAMILY_OF})  # raises DataError with the nearest name
             names[name] = None
@@ -252,8 +254,8 @@ def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | For
         encoder.refuse_cache()
     if inside := [task for task in args.chosen_tasks() if FAMILY_OF[task] == "frequent"]:
         raise UserError(
-            f"{inside[0]} removes tokens, which needs the encoder itself, but {encoder.name} gives only "
-            "embeddings; leave it out, or load the model with dcpcse.load"
+            f"the task {inside[0]} removes tokens inside the encoder, but {encoder.name} gives only "
+            "embeddings; leave the task out, or load the model with dcpcse.load"
         )
 
 

@@ -68,7 +68,7 @@ def load(
             folder. For a sentence-transformers folder, it replaces all modules after the encoder.
         template: The template into which sentences are inserted. None: the template of the folder, if there is one.
         prompt: Text before each sentence, or "" for no text. None: as recorded in the folder.
-        prompts: Further prompts by name, for `encode(..., prompt_name=...)`, in addition to those of the folder.
+        prompts: Prompts by name, for `encode(..., prompt_name=...)`, in addition to the named prompts of the folder.
         final_period: Whether a full stop is added to sentences. None: as recorded in the folder.
         denoise: Whether the vector of the empty template is subtracted. None: as recorded in the folder.
         normalize: Whether vectors are scaled to unit length. None: as recorded in the folder.
@@ -80,11 +80,11 @@ def load(
         token: As in transformers.
         mlp_only_train: Whether to return the vector before the MLP head.
         top_k: Number of tokens that the pooler "top_k" averages.
-        remove: Kinds of tokens that the static poolers leave out.
+        remove: Kinds of tokens that the static poolers leave out (see `--remove` of evaluation.py).
         lm_head: Masked-LM head of the poolers "top_k" and "static_lm_head": "checkpoint", or a folder or hub id.
         layout: Name of the format of a checkpoint of other code (see docs/formats.md). None: recognise the format.
         tokenizer: Folder or hub id of the tokenizer of a checkpoint of other code.
-        denoise_from_zero: Whether the template of a checkpoint of other code is denoised at positions from 0.
+        denoise_from_zero: Whether the positions of the empty template start at 0, for a checkpoint of other code.
         position_offset: Position of the first text token of a checkpoint of other code. None: the prompt length, as in
             the public code.
 

@@ -32,7 +32,7 @@ class PretrainingResult:
     record: dict[str, Any]
 
     def plot(self) -> "Figure":
-        """Draw the curve, with the figures of a unigram language model for comparison.
+        """Draw `curve` over the steps, with the figures of a unigram language model for comparison.
 
         Raises UserError if matplotlib is not installed.
         """

@@ -171,7 +171,7 @@ def train(
         if train_data is None:
             raise UserError("train_data is None; give sentences or pairs as a list or a table, or a training file")
         if renamed := [name for name, option in _OPTIONS.items() if option in options]:
-            raise UserError(f"unknown option {_OPTIONS[renamed[0]]}; give {renamed[0]}")
+            raise UserError(f"{_OPTIONS[renamed[0]]} is called {renamed[0]} in dcpcse.train; give {renamed[0]}")
         _require_types(method, callbacks, trainer_class)
         inputs = {"train_data": train_data, "eval_pairs": eval_pairs, "eval_labels": eval_labels, "method": method}
         paths = {name: value for name, value in inputs.items() if isinstance(value, str | os.PathLike)}

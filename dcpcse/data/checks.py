@@ -82,7 +82,10 @@ class ColumnProblem:
 
 
 class ColumnContents:
-    """Collects what the columns of sentences contain while rows are read. Columns with text need little memory."""
+    """Finds columns that contain labels or numbers instead of sentences, while rows are read.
+
+    Columns with text need little memory.
+    """
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -95,7 +98,7 @@ class ColumnContents:
             column.add([cells[index] for _, cells in rows if cells[index] is not None])
 
     def problems(self, leave_out: LeaveOut) -> list[ColumnProblem]:
-        """Return the problems of the columns of sentences, each with a remedy."""
+        """Return the probable faults of the columns; `leave_out` writes the remedy for a superfluous column."""
         return [*filter(None, (self._problem(index, leave_out) for index in range(len(self._columns))))]
 
     def _problem(self, index: int, leave_out: LeaveOut) -> ColumnProblem | None:
@@ -159,7 +162,10 @@ class _Contents:
 
 
 def score_problems(header: Header) -> list[ColumnProblem]:
-    """Return the problem of a third column if the labels in this column do not say which pairs are similar."""
+    """Return a warning if a third column has the labels 1 and 0, true and false, or yes and no; otherwise [].
+
+    Such labels do not say which of them means that a pair is similar.
+    """
     name = header.names[-1]
     if header.words is None or name.lower() == SCORE or header.words not in (BINARY, ("true", "false"), ("yes", "no")):
         return []
@@ -173,7 +179,7 @@ def _form(cell: str) -> str | None:
 
 
 def header_problems(path: Path | None, names: Sequence[str]) -> list[ColumnProblem]:
-    """Return the problem of a csv or tsv file if a column name is probably a sentence; otherwise []."""
+    """Return a warning if a column name of a csv or tsv file is probably a sentence; otherwise []."""
     said = next(filter(_is_said, names), None)
     if path is None or format_of(path) not in (".csv", ".tsv") or said is None:
         return []
@@ -350,7 +356,7 @@ def unknown_share(dataset: Dataset, columns: Sequence[str], tokenizer: PreTraine
 
 
 def describe_unknown(share: float, token: str) -> str:
-    """Describe the problem that a text has this share of unknown tokens.
+    """Return a text that says which share of the tokens is unknown to the tokenizer.
 
     Args:
         token: The token that replaces unknown tokens.

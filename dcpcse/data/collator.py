@@ -45,7 +45,7 @@ class OnHost:
         return cls({name: t for name, t in batch.items() if isinstance(t, Tensor) and name.startswith(wanted)})
 
     def split(self, count: int) -> list["OnHost"]:
-        """Split the copies into `count` parts, as `Tensor.tensor_split` does."""
+        """Split the copies along the batch into `count` parts, as `Tensor.tensor_split` does."""
         parts = zip(*(tensor.tensor_split(count) for tensor in self.tensors.values()), strict=True)
         return [OnHost(dict(zip(self.tensors, part, strict=True))) for part in parts]
 
@@ -150,7 +150,7 @@ class ViewCollator:
 
     @property
     def tokenizations(self) -> list[Tokenization]:
-        """The different ways in which the sentences of the views are tokenised."""
+        """The settings with which the sentences of the views are tokenised, each once."""
         return list(dict.fromkeys(self._way(view, index) for view in self.views for index in view.templates or (0,)))
 
     def _way(self, view: View, index: int) -> Tokenization:
@@ -309,8 +309,9 @@ def _prefix_of(guide: str) -> str:
 def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
     """Return the inputs of a guide (a second encoder): token ids, attention mask, template slots and packing.
 
-    Token ids and mask have the shape (B, columns, L). The slots are the indices of masks and prompts in templates,
-    (B·columns, ...). Slots and packing are None if the batch does not contain them.
+    Token ids and mask have the shape (B, columns, L) for B examples of up to L tokens. The slots are the indices of
+    masks and prompts in the templates of all B · columns texts. Slots and packing are None if the batch does not
+    contain them.
 
     Args:
         name: The name of the guide.
@@ -321,12 +322,12 @@ def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, S
     prefix = _prefix_of(name)
     ids, mask = (batch.get(f"{prefix}{part}") for part in ("input_ids", "attention_mask"))
     if ids is None:
-        raise UserError(f"the {name} needs tokens that only the collator of dcpcse adds; leave data_collator out")
+        raise UserError(f"the {name} reads tokens that your data_collator does not add; leave data_collator out")
     return ids, mask, slots_of(batch, prefix), batch.get(f"{prefix}packing")
 
 
 def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
-    """Return the indices of masks and prompts in the templates (B·V, ...) of a batch; None without templates.
+    """Return the indices of masks and prompts in the templates of all texts of a batch; None without templates.
 
     Args:
         of: The prefix of the names of a guide's tensors, to get the slots of this guide.
@@ -347,7 +348,7 @@ def _named(slots: Slots | None) -> dict[str, Tensor]:
 
 
 def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
-    """Return the changes to the token embeddings (B·V, ...) in a batch of `ViewCollator`; None without changes."""
+    """Return the changes to the token embeddings of all texts in a batch of `ViewCollator`; None without changes."""
     tensors = _of(batch, EDITS_PREFIX)
     return EmbeddingEdits(**tensors) if tensors else None
 

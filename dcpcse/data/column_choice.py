@@ -22,7 +22,7 @@ def chosen_columns(choice: Choice, option: str = "columns") -> dict[str, str]:
     """Return the name of the column of each role, in the order of the roles; {} if `choice` is None.
 
     Args:
-        choice: The choice of the user.
+        choice: The columns that the user wants to read (see `Choice`).
         option: Name of the option, for messages.
 
     Raises:

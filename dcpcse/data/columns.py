@@ -75,7 +75,10 @@ def is_relation(label: str) -> bool:
 
 
 def is_undecided(label: Any) -> bool:
-    """Return whether a label can be a relation and also a binary label. The label of another row then decides."""
+    """Return whether a label, such as entailment, can be a relation or a binary label.
+
+    The label of another row then decides.
+    """
     return pair_word(label) in CLASSES and words_of(label) is not None
 
 
@@ -86,7 +89,7 @@ def binary_score(label: Any, words: Words) -> float | None:
 
 
 def are_labels(values: Sequence[str]) -> bool:
-    """Return whether all of these texts are known labels of pairs, or names of splits of data."""
+    """Return whether all texts are known labels of pairs or names of splits such as train, and thus no sentences."""
     known = {*CLASSES, *(word for words in SCHEMES for word in words), *_SPLITS}
     return all(pair_word(value) in known for value in values)
 
@@ -302,15 +305,16 @@ def _require_names(
     for name in names if target not in (LABEL, SCORE, CLASS) else names[:-1]:
         if name.lower() == CLASS:
             raise error(
-                f"the column {name!r} of {names} must be the second of two; give a sentence and its class in two "
-                "columns, in this order, or rename a column of sentences"
+                f"the column {name!r} of {names} must be the second of two columns; give a sentence and its class, in "
+                "this order, or rename the column if it contains sentences"
             )
         if name.lower() in (LABEL, SCORE):
             position, remedy = "third", "put labels or scores into the third column, after two columns of sentences"
             if len(names) == 2 and name.lower() == LABEL:
                 position, remedy = "second", "give a sentence and its class in two columns, in this order"
             raise error(
-                f"the column {name!r} of {names} must be the {position}; {remedy}, or rename a column of sentences"
+                f"the column {name!r} of {names} must be the {position}; {remedy}, or rename the column if it "
+                "contains sentences"
             )
 
 

@@ -33,7 +33,7 @@ CORRUPTED = "corrupted_ids"
 @strict
 @dataclass(kw_only=True)
 class CorpusRecord(schema.Open):
-    """The record of a corpus. `dcpcse pretrain corrupt` adds the generator and further settings to the record."""
+    """The entries of corpus.json that training needs. The file also records the generator and its settings."""
 
     shape: list[int]
     data: str
@@ -44,11 +44,11 @@ class CorpusRecord(schema.Open):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corrupted corpus, in a folder that `dcpcse pretrain corrupt` wrote.
+    """A corrupted corpus: training texts with replaced tokens, in a folder that `dcpcse pretrain corrupt` wrote.
 
     Args:
-        fingerprint: A sha256 of the two files, computed when they were read.
-        ids: The memory-mapped token ids. The file stays open as long as this array exists.
+        fingerprint: A sha256 of corpus.json and corrupted.npy, computed when they were read.
+        ids: The memory-mapped token ids (rows, views, L). The file stays open as long as this array exists.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class Corpus:
     @staticmethod
     @contextlib.contextmanager
     def create(folder: Path, shape: tuple[int, int, int], tokens: int) -> Iterator[Callable[[np.ndarray], None]]:
-        """Create the file of ids, and yield a function that adds rows (n, views, L).
+        """Create corrupted.npy, and yield a function that writes the token ids (n, views, L) of n rows.
 
         Args:
             tokens: Size of the vocabulary.
@@ -72,12 +72,12 @@ class Corpus:
 
     @staticmethod
     def finish(folder: Path, record: Mapping[str, Any]) -> None:
-        """Write the record. A folder with a record is complete."""
+        """Write corpus.json, which marks the folder as complete."""
         write_json_atomic(folder / CORPUS, dict(record))
 
     @classmethod
     def read(cls, folder: str | Path) -> "Corpus":
-        """Open a corpus; raise UserError if the folder is not a corpus, or is incomplete or damaged."""
+        """Open a corpus. Raises UserError if the folder is not a corpus, or is incomplete or damaged."""
         folder = Path(folder)
         if not (folder / CORPUS).is_file():
             raise UserError(
@@ -90,27 +90,29 @@ class Corpus:
             if ids.dtype not in (np.uint16, np.int32):
                 raise ValueError(f"expected {IDS} in uint16 or int32 but found {ids.dtype}")
         except (OSError, ValueError) as error:
-            raise UserError(f"{spell('corrupted_corpus', folder)} is damaged ({error}); write it again") from error
+            raise UserError(
+                f"{spell('corrupted_corpus', folder)} is damaged ({error}); write the corpus again"
+            ) from error
         if list(ids.shape) != record["shape"]:
             raise OptionError(
-                "corrupted_corpus", folder, f"{IDS} does not have the shape in {CORPUS}", "write it again"
+                "corrupted_corpus", folder, f"{IDS} does not have the shape in {CORPUS}", "write the corpus again"
             )
         # The base of the array is the map of the complete file.
         digests = "".join(hashlib.sha256(read).hexdigest() for read in (content, ids.base))
         return cls(folder, record, ids, hashlib.sha256(digests.encode()).hexdigest())
 
     def require(self, **wanted: Any) -> None:
-        """Raise UserError unless the corpus was created from the same data, vocabulary, views and sequence length."""
+        """Raise UserError unless entries of corpus.json, such as `data` and `vocabulary`, have the given values."""
         for name, value in wanted.items():
             if self.record.get(name) != value:
                 raise UserError(
                     f"{spell('corrupted_corpus', self.folder)} was created with {name} {self.record.get(name)}, but "
-                    f"this run has {value}; write one for this run with dcpcse pretrain corrupt"
+                    f"this run has {value}; write a corpus for this run with dcpcse pretrain corrupt"
                 )
 
 
 class CorruptedDataset(IndexedDataset):
-    """A dataset that adds the row number, the epoch and the corrupted ids (V, L) to each example of a table."""
+    """A dataset that adds row number, epoch and corrupted token ids (views, L) to each example of a table."""
 
     def __init__(self, rows: Any, corpus: Corpus) -> None:
         super().__init__(rows)
@@ -121,6 +123,6 @@ class CorruptedDataset(IndexedDataset):
 
 
 def stack_corrupted(examples: Examples, length: int) -> dict[str, Tensor]:
-    """Return the corrupted ids (B, V, length) of a batch by name; {} if the examples have no corrupted ids."""
+    """Return a dict with the corrupted token ids (B, views, length) of a batch; {} if the examples have none."""
     ids = examples.values(CORRUPTED)
     return {} if ids is None else {CORRUPTED: torch.from_numpy(np.stack(ids)[..., :length].astype(np.int64))}

@@ -30,7 +30,7 @@ READ_ROWS = 2**12
 
 @dataclass(frozen=True)
 class Occurrences:
-    """The number of rows of one kind, and the line numbers of the first few."""
+    """The number of rows with a certain fault, and the line numbers of the first few."""
 
     count: int = 0
     lines: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ class DuplicateCounts:
 
 
 class Duplicates:
-    """A counter of duplicate rows and uninformative pairs, filled while a file is read."""
+    """Counts repeated rows, and pairs from which nothing can be learned, while a file is read."""
 
     def __init__(self, roles: Iterable[str]) -> None:
         """Create the counter.

@@ -20,7 +20,7 @@ from dcpcse.utils.errors import UserError, spell
 
 
 class Examples(Protocol):
-    """The examples of a batch."""
+    """The interface of `ListedExamples` and `TableExamples`, from which a collator makes a batch."""
 
     def __len__(self) -> int: ...
 
@@ -37,12 +37,12 @@ class Examples(Protocol):
         ...
 
     def values(self, name: str) -> Sequence[Any] | None:
-        """Return the values of a key that is not a column of sentences; None if the examples do not have this key."""
+        """Return a value of each example, such as its row number (name `row`); None if examples have no such value."""
         ...
 
 
 class ListedExamples:
-    """Examples as a list of dicts."""
+    """Examples that are given as a list of dicts, one for each example."""
 
     def __init__(self, examples: Sequence[Mapping[str, Any]]) -> None:
         self._examples = examples
@@ -92,7 +92,8 @@ class IndexedDataset(Dataset):
 
     Args:
         draws: Whether the positives are drawn in each epoch.
-        first_row: The number of the first row in examples.
+        first_row: The row number of the first row of the table in examples; above 0 in a `MixedDataset`, except in its
+            first dataset.
         tables: The token ids of the sentences of the table, for each way to tokenise the sentences.
     """
 
@@ -116,7 +117,7 @@ class IndexedDataset(Dataset):
         self.epoch = epoch
 
     def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
-        """Return the numbers (n,) of the cells with the sentences of n examples in an epoch, for each column.
+        """Return, for each column, the cell numbers (n,) of the sentences of n examples in an epoch.
 
         The cell numbers of the first column are also the row numbers of the examples. `indices` (n,) contains the
         numbers of the examples.
@@ -184,9 +185,9 @@ class IndexedDataset(Dataset):
 
 
 class TableExamples:
-    """Examples of a dataset. Their texts are read only when they are needed.
+    """The examples of an `IndexedDataset` at some indices. Their texts are read only when they are needed.
 
-    The method `ids` needs a dataset with token ids.
+    The method `ids` requires that the dataset has token ids (`tables`).
     """
 
     def __init__(self, dataset: IndexedDataset, indices: Sequence[int]) -> None:
@@ -248,7 +249,7 @@ def _numbers(rows: Any, columns: Sequence[str]) -> np.ndarray:
 
 
 def stack_indices(examples: Examples) -> dict[str, Sequence[int]]:
-    """Return the row numbers of a batch and the row counts of the processes in its step, if the examples have them."""
+    """Return a dict with the row numbers of a batch, and the number of rows of each process in its step, if known."""
     rows, counts = examples.values(ROW_KEY), examples.values(COUNTS_KEY)
     return ({} if rows is None else {ROWS_KEY: rows}) | ({} if counts is None else {COUNTS_KEY: counts[0]})
 
@@ -435,8 +436,8 @@ class OneOfSeveralPositives(IndexedDataset):
 class EveryPositive(IndexedDataset):
     """A dataset of rows with each of their positives: a row with three positives makes three examples.
 
-    In a batch, the positives of one row are never negatives of each other. Columns and keys are as in
-    `OneOfSeveralPositives`.
+    In a batch, the positives of one row are never negatives of each other. Examples have the same columns and keys as
+    in `OneOfSeveralPositives`.
     """
 
     def __init__(self, rows: Any) -> None:
@@ -458,7 +459,9 @@ class EveryPositive(IndexedDataset):
         return {ANCHOR: rows, POSITIVE: positives, **{name: cells[name] for name in self.negatives}}
 
     def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
-        """Return the row of each example as its class, so losses do not contrast the positives of one row."""
+        """Return the values of n examples, with the row number as class: losses do not contrast examples of a
+        class.
+        """
         rows = self.row_of[indices]
         return {**super().values(rows), CLASS: rows.tolist()}
 

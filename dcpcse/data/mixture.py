@@ -34,7 +34,7 @@ class TrainingSets:
 
     @classmethod
     def of(cls, sets: Mapping[str, TrainingData]) -> "TrainingSets":
-        """Return the sets. All sets get the roles of the set with the most hard negatives."""
+        """Return the sets, with hard negatives named as in the set that has the most hard negatives."""
         most = max((data.roles.negatives for data in sets.values()), key=len)
         roles = {name: dict(zip(data.roles.negatives, most, strict=False)) for name, data in sets.items()}
         return cls({n: replace(data, dataset=data.dataset.rename_columns(roles[n])) for n, data in sets.items()})
@@ -45,12 +45,12 @@ class TrainingSets:
         return hashlib.sha256(json.dumps([data.sha256 for data in self.sets.values()]).encode()).hexdigest()
 
     def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the set, the location in the set, and the sentences of each of the given rows of one set."""
+        """Return the set, the location in the set, and the sentences of each row. All rows must be of one set."""
         for name, data in self.sets.items():
             if rows[0] < len(data.dataset):
                 return [{"set": name, **place} for place in data.locate(rows)]
             rows = [row - len(data.dataset) for row in rows]
-        raise IndexError(f"row {rows[0]} is after the last row")
+        raise IndexError(f"row {rows[0]} is after the last row of all training sets")
 
 
 AnyTrainingData = TrainingData | TrainingSets
@@ -58,7 +58,10 @@ AnyTrainingData = TrainingData | TrainingSets
 
 
 def by_name(files: Sequence[str]) -> str | dict[str, str]:
-    """Return a single file, or a dict of several files by name without extension (by path if names are equal)."""
+    """Return a single file unchanged, and several files as a dict by name.
+
+    The name is the file name without extension, or the path if two file names are equal.
+    """
     names = [Path(file).name.partition(".")[0] for file in files]
     names = names if len(set(names)) == len(files) else files
     return files[0] if len(files) == 1 else dict(zip(names, files, strict=True))
@@ -102,7 +105,7 @@ class MixedDataset(Dataset):
         return numbers if np.ptp(numbers) else None
 
     def name_of(self, row: int) -> str:
-        """Return the name of the dataset with a row."""
+        """Return the name of the dataset that contains the row with this number."""
         return self.names[bisect(self._first_rows, row) - 1]
 
     def begin_epoch(self, epoch: int) -> None:

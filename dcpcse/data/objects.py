@@ -230,13 +230,17 @@ def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
         for number, row in rows:
             yield number, [cell if type(cell) is str else cell_of(number, i, cell) for i, cell in enumerate(row)]
     except OSError as error:
-        raise UserError(f"{table.name}: the rows cannot be read: {error}") from error
+        raise UserError(
+            f"{table.name}: the rows cannot be read from disk ({error}); check the files of the data"
+        ) from error
 
 
 def _names(columns: Iterable[Any], name: str) -> tuple[str, ...]:
     for column in columns:
         if not isinstance(column, str):
-            raise UserError(f"{name}: expected column names that are strings but found {describe(column)}; rename it")
+            raise UserError(
+                f"{name}: expected column names that are strings but found {describe(column)}; rename the column"
+            )
     return tuple(columns)
 
 

@@ -54,7 +54,9 @@ def open_rows(path: Path) -> Iterator[BinaryIO]:
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield unpacked
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{path} is not a complete gzip file ({first_line(error)}); copy it again") from error
+            raise UserError(
+                f"{path} is not a complete gzip file ({first_line(error)}); copy the file again"
+            ) from error
 
 
 def rows_sha256(path: Path) -> str:
@@ -80,7 +82,7 @@ def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None
     """Return the table of a training file. The file is read up to the first row that is not blank.
 
     Args:
-        refuse: Handles invalid rows; see `Table`.
+        refuse: A function that handles invalid rows; see `Table`.
         columns: As in `open_table`.
 
     Raises:
@@ -104,7 +106,7 @@ def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None
 
 
 def table_of(path: Path, refuse: Callable[[int, UserError], None] | None = None) -> Table:
-    """Return an empty table for a file, to which the reader of its format adds the columns and rows."""
+    """Return a table without rows for a file. The reader of the file's format adds columns and rows."""
     return Table(str(path), path=path, unit="line", **({"refuse": refuse} if refuse else {}))
 
 
@@ -210,7 +212,7 @@ def _read_delimited(table: Table) -> Iterator[Row]:
 
 
 def delimiter_of(path: Path) -> str:
-    """Return the delimiter of a csv or tsv file, which is chosen as in the public SimCSE and DCPCSE code."""
+    """Return the delimiter of a file: a tab if its name contains tsv, otherwise a comma, as in SimCSE's code."""
     return "\t" if "tsv" in path.name.lower() else ","
 
 
@@ -282,7 +284,7 @@ def _read_parquet(table: Table) -> Iterator[Row]:
             yield 1, rows.columns
             yield from rows.rows
     except pa.ArrowException as error:
-        raise UserError(f"{table.path} is not a Parquet file ({first_line(error)}); copy it again") from error
+        raise UserError(f"{table.path} is not a Parquet file ({first_line(error)}); copy the file again") from error
     except OSError as error:
         raise unreadable(table.path, error) from error
     table.sha256, table.bytes = rows_sha256(table.path), os.path.getsize(table.path)

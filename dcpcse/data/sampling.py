@@ -218,7 +218,7 @@ class _Waiting:
         self._by_key.setdefault(key, deque()).append(row)
 
     def fill(self, batch: _Batch) -> None:
-        """Move rows that fit into a batch, at most one row per group: the rows of a group have a common key."""
+        """Move waiting rows to a batch, at most one of each group, since the rows of a group have a common key."""
         for key in list(self._by_key):
             queue = self._by_key[key]
             while queue and key not in batch.keys and not batch.is_full:
@@ -259,8 +259,9 @@ def set_order(
 
     Args:
         loader: A data loader that accelerate has prepared.
-        sizes: For each part of the dataset, the sizes of the batches of an epoch. They are needed for batches without
-            duplicates, and for a dataset of several parts. None: the order of the rows stays the same.
+        sizes: For each part of the dataset (a `MixedDataset` has several), the sizes of the batches of an epoch. They
+            are needed for batches without duplicates, and for several parts. None: the order of the rows stays the
+            same.
         distinct: Whether batches contain no duplicates.
         weights: As in `MixedSampler`.
 
@@ -271,7 +272,7 @@ def set_order(
     if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):
         if sizes is not None:
             what = spell("batch_sampler", "no_duplicates") if distinct else "a second training set"
-            raise UserError(f"{what} has no effect if you give your own sampler; leave this option out")
+            raise UserError(f"{what} cannot be combined with your own sampler; leave one of them out")
         return
     data, seed = sampler.data_source, sampler.initial_seed
     if sizes is None:

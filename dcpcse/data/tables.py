@@ -68,7 +68,7 @@ class Table:
         rows: Iterator over the rows. Cells are Python objects as given, except that a class number or a member of an
             Enum is replaced by its word.
         unit: What the row numbers count: `line`, `item` (of an array) or `row`.
-        path: The file.
+        path: The file; None for an object.
         refuse: A function that is called with the number and the error of every invalid row. If the function returns
             instead of raising the error (as in `dcpcse doctor`), the row is skipped.
         kind: A description of the object, such as `list of 1,000 rows`.
@@ -76,7 +76,7 @@ class Table:
             columns.
         class_names: The names of the classes of each column of type `datasets.ClassLabel`.
         taken_once: Whether the object cannot be read a second time.
-        required: A row is dropped if one of this number of first cells is blank. None: all cells.
+        required: Number of first cells that must not be blank; otherwise the row is dropped. None: all cells.
         texts: The names of the columns whose first cell is a string.
         roles: The roles of the columns, if the user has chosen them.
         chooses: Whether the user can choose columns by the option `columns`.
@@ -166,7 +166,7 @@ class Table:
         return self.picked.format(names, name=self.name) if self.picked else f"only {names}"
 
     def leave_out(self, columns: Sequence[str]) -> str:
-        """Return the remedy that leaves out all columns except the given ones."""
+        """Return the advice, for a message, to leave out all columns except the given ones."""
         if self.path is None:
             return f"give {self.pick(columns)}"
         return f"keep only the columns {', '.join(columns)} in the file"
@@ -181,7 +181,7 @@ class Table:
         return f"{remedy}{f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
 
     def summary(self, header: Header) -> dict[str, Any]:
-        """Return the columns and the dropped rows, for the record of the table."""
+        """Return the names of the columns, and the number and first line numbers of dropped rows."""
         dropped = {"dropped": len(self.dropped), "dropped_lines": self.dropped[:DROPPED_SHOWN].tolist()}
         return {"columns": list(header.names), **dropped, "unit": self.unit}
 
@@ -381,7 +381,7 @@ def _uneven(table: Table, header: Header, row: Sequence[Any]) -> str:
 
 
 def dict_rows(table: Table, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
-    """Yield the keys of the first dict, then the cells of every dict in this order. None counts as a blank row."""
+    """Yield the keys of the first dict as column names, then the cells of each dict. None is a blank row."""
     keys: list[str] = []
     for number, value in values:
         if value is None:

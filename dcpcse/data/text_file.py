@@ -17,12 +17,12 @@ from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 
 @dataclass(frozen=True)
 class TextFile:
-    """A checked text file. The contents are not stored, so even a large file needs little memory.
+    """A text file whose lines `read` has checked. The lines are not stored, so a large file needs little memory.
 
     Args:
         starts, digests: The byte offset and the sha256 of each chunk of `chunk_size` lines.
         sha256: The sha256 of the complete file.
-        state: The size and modification time of the file.
+        state: The size and modification time of the file when it was checked.
     """
 
     path: Path

@@ -89,7 +89,7 @@ class TokenizedTable:
         return type(self), self._made_of  # a worker opens the files instead of getting a copy
 
     def take(self, cells: np.ndarray) -> TokenIds:
-        """Return the ids of the sentences in some cells (N,)."""
+        """Return the token ids of the sentences in N cells, given the cell numbers (N,)."""
         starts = self._starts[cells]
         lengths = self._starts[cells + 1] - starts
         ends = lengths.cumsum()
@@ -134,7 +134,10 @@ def open_token_tables(
             tables[way] = table
         except OSError as error:
             reason = error.strerror or error
-            notify(f"cannot write to the cache folder {path.parent}: {reason}; sentences are tokenised in each batch")
+            notify(
+                f"cannot write to the cache folder {path.parent}: {reason}; sentences are therefore tokenised again "
+                "in each epoch"
+            )
             return {}
     return tables
 

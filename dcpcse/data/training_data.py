@@ -60,7 +60,7 @@ class _Repeats:
 @strict
 @dataclass(kw_only=True)
 class CacheSummary:
-    """A summary of the rows of a training file."""
+    """The summary at the end of a cache file: columns, dropped rows, labels, probable faults, repeated rows."""
 
     columns: list[str]
     dropped: int = schema.count()
@@ -177,7 +177,7 @@ def _write_stream(file: BinaryIO, table: Table, header: Header, complete: Iterat
 
 
 class RowCounts:
-    """Collects counts of repeated rows and labels, and what the columns of sentences contain, while rows are read."""
+    """Counts repeated rows and labels, and finds columns that are probably misread, while rows are read."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -185,7 +185,7 @@ class RowCounts:
         self.contents = ColumnContents(header)
 
     def add(self, rows: Sequence[TextRow]) -> None:
-        """Add complete rows."""
+        """Count rows without blank cells, given by their numbers and cells."""
         for counter in (self.repeats, self.labels, self.contents):
             counter.add(rows)
 
@@ -257,7 +257,7 @@ class TrainingData:
         problems: Descriptions of columns that are probably misread (`dcpcse.data.checks`).
         sha256: Digest of the bytes of the file when it was read, or of the rows of an object.
         places: A table of the same rows with the columns `number` (the number in the file or object) and
-                `after_dropped` (whether a dropped row precedes the row).
+            `after_dropped` (whether a dropped row precedes the row).
     """
 
     name: str
@@ -302,7 +302,7 @@ class TrainingData:
 
     @property
     def roles(self) -> Columns:
-        """The columns of the dataset, with the summary of labels that methods need."""
+        """The roles of the columns of the dataset, with the classes that occur and the range of the scores."""
         return Columns(self.dataset.column_names, self.classes, self.scores)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -411,7 +411,7 @@ def load_training_data(
     table = open_table(data, name, columns)
     if table.taken_once:
         logger.info(
-            "%s: the %s can be read only once; to train on its rows again, give a list of them", name, table.kind
+            "%s: the %s can be read only once; for another training, give a list of its rows", name, table.kind
         )
     cached, sha256, summary = write_rows(cache_folder(cache_dir), table)
     if (size := cached.stat().st_size) > LARGE_BYTES:

@@ -32,7 +32,7 @@ class Augmentation:
         return list(ids)
 
     def longest(self, tokens: int) -> int:
-        """Return the maximum number of ids that `edit` can return if it receives at most `tokens` ids."""
+        """Return the maximum number of token ids that `edit` returns for at most `tokens` token ids."""
         return tokens
 
     def cut(self, tokens: int, width: int, random: Random) -> Tensor | None:
@@ -73,7 +73,7 @@ class Crop(Augmentation):
 
 
 def random_span(ids: Sequence[int], length: int, random: Random) -> list[int]:
-    """Return a random span of `length` adjacent ids, or all ids if there are fewer; every start is equally likely."""
+    """Return a random span of `length` adjacent token ids, or all if there are fewer; any start is equally likely."""
     if len(ids) <= length:
         return list(ids)
     start = random.randrange(len(ids) - length + 1)
@@ -127,7 +127,7 @@ def _chosen(indices: Sequence[int] | Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """One view of an example: its role in the loss, the column with its text, its templates and its augmentation.
+    """One view of an example, which a loss compares with others: its name, column, templates and augmentation.
 
     Args:
         templates: Indices of the templates. If the list is empty, the sentence is encoded without a template. If there

@@ -38,7 +38,7 @@ _BY_FILE = {
 
 
 def kind_of_path(path: Path) -> str | None:
-    """Return the kind of a file or folder, or None if it is unknown."""
+    """Return the kind of a file or folder (a key of `CHECKS`), such as `training file`; None if it is unknown."""
     if os.path.isfile(path):
         return "training file" if format_of(path) in READERS else None
     if not os.path.isdir(path):
@@ -50,12 +50,12 @@ def kind_of_path(path: Path) -> str | None:
 
 
 def expand_path(path: Path) -> list[tuple[Path, str]]:
-    """Return a path with its kind. For a folder of unknown kind, return its paths of known kinds.
+    """Return [(path, kind)] or, for a folder of unknown kind, the files and folders in it with their kinds.
 
-    Raises UserError if there is no path of a known kind.
+    Raises UserError if no kind is known.
     """
     if not os.path.exists(path):
-        raise UserError(f"{path} does not exist; give files and folders, or nothing to check the environment")
+        raise UserError(f"{path} does not exist; give existing files and folders, or no path to check the environment")
     if kind := kind_of_path(path):
         return [(path, kind)]
     if os.path.isfile(path):
@@ -78,7 +78,7 @@ def _children(path: Path) -> Iterable[Path]:
 
 
 def run_checks(path: Path, kind: str, settings: CheckSettings) -> CheckReport:
-    """Run all checks for this kind on a path. If the path cannot be read, report a fault."""
+    """Run all checks for this kind on a path. If the path cannot be read, the report contains a fault."""
 
     def find() -> list[Finding]:
         findings: list[Finding] = []

@@ -21,7 +21,7 @@ _FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_H
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Check the environment, and the free disk space of the folder `path`."""
+    """Check package versions, devices, the free disk space of the folder `path`, and offline settings of the Hub."""
     for line in read_text(SUPPORTED_VERSIONS).splitlines():
         if line:
             yield from _version(Requirement(line))

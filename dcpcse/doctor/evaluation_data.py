@@ -19,7 +19,7 @@ SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Check that the files of each task exist, have the official size, and are identical to the known files."""
+    """Check whether the files of each task exist, have the official size, and are identical to the known files."""
     absent = []
     for name in settings.progress(SPLITS["test"], len(SPLITS["test"]), "tasks"):
         finding = _task(path, name)
@@ -99,6 +99,8 @@ accents.)"""
 
 def key(text: str) -> int | None:
     """Return a 64-bit hash of the letters and digits of a text, ignoring case; None if there are none.
+
+    Two texts with the same hash are considered the same sentence.
 
     Marks on letters, such as the vowel signs of Indic scripts, count as parts of the letters. It makes no difference
     whether a letter and its marks are one character or several.

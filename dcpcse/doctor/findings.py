@@ -12,14 +12,15 @@ SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>",
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """Settings of all checks, from the command line.
+    """The options of `dcpcse doctor` that the checks use.
 
     Args:
         tokenizer: A tokenizer of the package tokenizers. None: count words instead of tokens.
-        batch: Number of rows in a batch.
-        base: Path of the frozen encoder of a model folder.
+        batch: Number of rows in a batch, to estimate how often a batch contains false negatives.
+        base: Path of the frozen encoder with which model folders are loaded. None: the recorded encoder.
         columns: The chosen columns of training files, by role.
-        evaluated: Key of each sentence in the given evaluation data → task of the sentence.
+        evaluated: Hash of each sentence in the given evaluation data (see `evaluation_data.key`) → task of the
+            sentence.
         progress: A function that wraps an iterable in a progress bar. Further arguments: the number of steps, and a
             name.
     """
@@ -57,7 +58,7 @@ spoils the result.
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding: one line of the output.
+    """A finding of a check: one line of the output of `dcpcse doctor`.
 
     Args:
         what: The subject of the finding in a word or two.

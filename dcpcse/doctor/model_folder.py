@@ -69,7 +69,10 @@ def _weights(path: Path) -> Findings:
 
 
 def check_tensors(path: Path, what: str) -> Findings:
-    """Check the number, types and values of the tensors in a file. One tensor is read at a time, without torch."""
+    """Check the number, types and values of the tensors in a safetensors file; the findings concern `what`.
+
+    One tensor is read at a time, without torch.
+    """
     try:
         tensors = read_header(path)
         bad = _not_finite(path, [name for name, (_, kind) in tensors.items() if kind in _BY_NUMPY])

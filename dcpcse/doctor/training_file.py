@@ -32,7 +32,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffd]")
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Check the bytes and the rows of a training file."""
+    """Check the line ends, the format, the columns and the rows of a training file."""
     yield from _bytes(path)
     if problem := format_problem(path):
         yield warning("format", "; ".join(problem))
@@ -111,9 +111,11 @@ def _bytes(path: Path) -> Findings:
     if crlf == lf and crlf:
         yield note("line ends", "Windows line endings (CR LF), which are accepted")
     elif crlf:
-        yield warning("line ends", f"mixed: {crlf:,} lines end in CR LF and {lf - crlf:,} in LF; were files joined?")
+        yield warning(
+            "line ends", f"mixed: {crlf:,} lines end in CR LF and {lf - crlf:,} in LF; check whether files were joined"
+        )
     if lone - crlf:
-        yield warning("line ends", f"{lone - crlf:,} CR within lines are read as spaces")
+        yield warning("line ends", f"{lone - crlf:,} carriage returns within lines are read as spaces; remove them")
     if last and last != b"\n" and format_of(path) != ".json":
         yield note("last line", "the last line has no line ending; is the file truncated?")
 
@@ -185,7 +187,7 @@ class _SentenceCounts:
                 self._unknown_rows.add(number)
 
     def findings(self, header: Header) -> Findings:
-        """Yield the findings; without rows, yield nothing."""
+        """Yield the findings about all added rows; nothing if there are no rows."""
         if not self.count:
             return
         yield from self._labels()
@@ -264,7 +266,7 @@ class _SentenceCounts:
                 if role == ROLES[2] and mean < largest / 2:
                     empty = f"training fills every row up to {largest} with empty texts"
                     yield warning(
-                        "absent", f"a row has {mean:.1f} hard negatives on average; {empty}; shorten the longest lists"
+                        "absent", f"a row has {mean:.1f} hard negatives on average, but {empty}; shorten long lists"
                     )
         for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):
             if histogram:

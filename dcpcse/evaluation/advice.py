@@ -22,11 +22,11 @@ OF_TRAINING = {"data_dir": "eval_data_dir", "custom_data": "custom_eval_data"}
 
 
 def as_user_error(error: DataError, options: Mapping[str, str] = OF_EVALUATION) -> UserError:
-    """Return an error of senteval as a UserError that names the option with which the user can fix it.
+    """Return an error of senteval as a UserError whose remedy is an option of the running program.
 
     Args:
         error: The error of senteval.
-        options: The option of evaluation.py → the option of the running program, for options with different names.
+        options: Option of evaluation.py → option of the running program, if their names differ (see `OF_TRAINING`).
     """
     text = str(error)
     if error.remedy:
@@ -42,8 +42,8 @@ def advice(options: Mapping[str, str] = OF_EVALUATION, tasks: str | None = None)
 
     Args:
         options: See `as_user_error`.
-        tasks: Command-line options that choose the task STSBenchmark. If the files of another task are missing, the
-            error recommends these options.
+        tasks: The option that chooses only the task STSBenchmark, as the user writes it. If the files of another task
+            are missing, the message recommends this option.
     """
     try:
         yield

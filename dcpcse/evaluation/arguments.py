@@ -202,17 +202,17 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
 
     @property
     def options(self) -> EncodeOptions:
-        """The options of encoding, without `truncate_dim`: embeddings are shortened after they are computed."""
+        """The options of `encode`. `truncate_dim` is None, because embeddings are shortened after encoding."""
         return EncodeOptions(**{**self.given(), "truncate_dim": None})
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """The sizes of the scored embeddings, largest first; (None,) for embeddings that are not shortened."""
+        """The sizes to which embeddings are shortened for scoring, largest first; (None,) if not shortened."""
         return tuple(sorted(self.truncate_dim, reverse=True)) if self.truncate_dim else (None,)
 
     @property
     def mteb_option(self) -> str | None:
-        """The option with which the user chose tasks of MTEB, or None."""
+        """The option with which the user chose tasks of MTEB, as written in messages; None without such tasks."""
         if self.task_set == MULTILINGUAL:
             return spell("task_set", MULTILINGUAL)
         return next((spell(name) for name in ("mteb", "mteb_benchmark") if getattr(self, name)), None)
@@ -276,7 +276,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
         for name in ("mteb", "mteb_benchmark"):
             if getattr(self, name) and option != spell(name):
                 raise UserError(
-                    f"{option} and {spell(name)} are averaged separately and cannot be combined; give one of them"
+                    f"{option} and {spell(name)} cannot be combined, since each has its own average; give one of them"
                 )
         if self.mode == "dev":
             raise UserError(f"{option}: MTEB tasks have their own splits; leave {spell('mode', 'dev')} out")
@@ -292,8 +292,8 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
             raise OptionError("truncate_dim", sizes, "a size is given twice", "give each size once")
         if sizes and self.postprocess:
             raise UserError(
-                f"{spell('postprocess', self.postprocess)} does not apply to {spell('truncate_dim')}, since it mixes "
-                "the values; leave one of them out"
+                f"{spell('postprocess', self.postprocess)} cannot be combined with {spell('truncate_dim')}, since "
+                "each of its values depends on all values of an embedding; leave one of them out"
             )
         if len(sizes) < 2:
             return
@@ -303,7 +303,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
             *([self.mteb_option] if self.mteb_option else []),
             *([spell("similarities_file")] if self.similarities_file else []),
         ):
-            raise UserError(f"{name} is evaluated for one size at a time; give one number to {spell('truncate_dim')}")
+            raise UserError(f"{name} supports only one size of embeddings; give one number to {spell('truncate_dim')}")
 
     def _require_postprocess(self) -> None:
         """Raise UserError for options of a postprocessor that was not chosen."""

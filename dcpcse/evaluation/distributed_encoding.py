@@ -18,10 +18,10 @@ T = TypeVar("T")
 def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]) -> T:
     """Run a function in the first process and return its result in all processes.
 
-    All processes must call this function.
+    All processes must call this function, since each of them encodes a share of the sentences.
 
     Args:
-        encode: An encode function that returns the same vectors in each process.
+        encode: A function that returns the embeddings (n, H) of n sentences, the same in each process.
         work: The function to run. Its argument is an encode function that distributes the sentences over all
             processes. With a single process, the argument is `encode`.
     """

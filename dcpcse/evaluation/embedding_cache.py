@@ -35,7 +35,8 @@ class EmbeddingCache:
     Args:
         encode: The function that encodes sentences.
         folder: The folder of the cache files.
-        identity: JSON-serialisable facts that the vectors depend on.
+        identity: What the vectors depend on, such as a digest of the weights; a JSON-serialisable dict. Encoders with
+            different identities have different cache files.
 
     Attributes:
         hits: Number of sentences read from the cache.
@@ -78,7 +79,7 @@ class EmbeddingCache:
                 )
         with self._explained():
             if len(sizes := {vector.shape for vector in embeddings.values()}) > 1:
-                raise sqlite3.DatabaseError(f"its vectors have the sizes {sorted(size for (size,) in sizes)}")
+                raise sqlite3.DatabaseError(f"its vectors have different sizes: {sorted(size for (size,) in sizes)}")
         return np.stack([embeddings[sentence] for sentence in sentences])
 
     def close(self) -> None:

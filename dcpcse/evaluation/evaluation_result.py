@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationResult:
-    """The results of an evaluation by task. `print` shows the tables of the papers, a notebook HTML tables.
+    """The results of an evaluation by task. `print` shows the tables of the papers, and a notebook shows them as HTML.
 
     Args:
         at_size: Size of the embeddings → task → result of senteval, largest size first. The size None means embeddings
@@ -37,9 +37,9 @@ class EvaluationResult:
         mode: "test", "fasttest" or "dev".
         sentences: Number of distinct sentences.
         seconds: Name → time in seconds: "encode" for the encoding, and the name of each task for its scoring.
-        files: Path of a data file → size, sha256, and whether the file is the one with which the documented scores
-            were computed.
-        record: The entries of the JSON record other than the scores.
+        files: Path of a data file → its size and sha256, and whether the documented scores were computed with this
+            file.
+        record: The entries of `to_json` that do not depend on scores (see `head_of`).
     """
 
     at_size: SizedResults
@@ -75,7 +75,7 @@ class EvaluationResult:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """The known facts about the evaluated model. `identity` is empty for a `ForeignEncoder`."""
+        """The record of the evaluated model (see `describe_model`). `identity` is empty for a `ForeignEncoder`."""
         return self.record["model"]
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -131,28 +131,28 @@ class EvaluationResult:
 def head_of(
     model: SentenceEncoder | ForeignEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
 ) -> dict[str, Any]:
-    """Return the part of the JSON file that does not depend on scores: mode, model, protocol and versions.
+    """Return the entries of the results file that do not depend on scores: mode, model, protocol and versions.
 
     Args:
-        model: The model.
+        model: The evaluated model.
         mode: "test", "fasttest" or "dev".
-        settings: Settings of senteval.
-        fitting: The postprocessor, or None.
+        settings: Settings of senteval, which become the entry `protocol`.
+        fitting: The postprocessor of the embeddings, or None.
     """
     head = {"mode": mode, "model": describe_model(model), "protocol": settings.as_dict(), "versions": versions()}
     return head if fitting is None else {**head, "postprocess": fitting.as_dict()}
 
 
 def as_json(head: Mapping[str, Any], at_size: SizedResults, evaluation: EvaluationResult | None = None) -> str:
-    """Return the content of the JSON file of an evaluation.
+    """Return the content of the results file (.json) of an evaluation.
 
-    The scores belong to the largest size, which is the entry `truncate_dim`. The entry `shorter` contains the scores
-    for the smaller sizes.
+    If embeddings are shortened, the scores are those of the largest size, which is the entry `truncate_dim`. The entry
+    `shorter` contains the scores of the smaller sizes.
 
     Args:
         head: The result of `head_of`.
         at_size: Size of the embeddings → task → result.
-        evaluation: The finished evaluation. If it is None, the entry `complete` is false.
+        evaluation: The finished evaluation. None: some tasks are not evaluated yet, so the entry `complete` is false.
     """
     (size, results), *others = at_size.items()
     content = {"complete": evaluation is not None, **head}
@@ -182,8 +182,8 @@ def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
 def describe_model(model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
     """Return a record of the model: method, representation, base encoder, and digests that identify its vectors.
 
-    The entry `denoised` says whether the vector of the empty template is subtracted. For a `ForeignEncoder`, only the
-    kind and the name are known, and the identity is empty.
+    The entry `denoised` says whether the vector of the empty template is subtracted. The record of a `ForeignEncoder`
+    has the entries of `ForeignEncoder.describe`.
     """
     if isinstance(model, ForeignEncoder):
         return model.describe()

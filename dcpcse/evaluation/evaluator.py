@@ -52,10 +52,11 @@ def evaluate_suite(
     on_result: Callable[[Result], None] = lambda result: None,
     **options: Unpack[EncodeKeywords],
 ) -> Evaluation:
-    """Evaluate a model on loaded tasks; each distinct sentence is encoded once.
+    """Evaluate a model on loaded tasks, and return senteval's `Evaluation` with the results and times.
 
-    All processes must call this function. All processes encode, the first process computes the scores, and all
-    processes return the result. Classifiers of transfer tasks are trained on the model's device.
+    Each distinct sentence is encoded once. All processes must call this function. All processes encode, the first
+    process computes the scores, and all processes return the result. Classifiers of transfer tasks are trained on the
+    model's device.
 
     Args:
         model: The model.
@@ -84,10 +85,10 @@ def evaluate_sizes(
     fitting: Fitting | None = None,
     on_result: Callable[[int | None, Result], None] = lambda size, result: None,
 ) -> dict[int | None, Evaluation]:
-    """Evaluate embeddings that are shortened to several sizes. Each distinct sentence is encoded once for all sizes.
+    """Evaluate embeddings that are shortened to several sizes, and return the `Evaluation` of each size.
 
-    The cache contains embeddings that are not shortened. `fitting`, and tasks that need the internals of the model,
-    allow only one size.
+    Each distinct sentence is encoded once for all sizes. The cache contains embeddings that are not shortened.
+    `fitting`, and tasks that need the internals of the model, allow only one size.
 
     Args:
         model: As in `evaluate_suite`.
@@ -160,7 +161,7 @@ def _prompted(
 def shortening(
     model: SentenceEncoder | ForeignEncoder, options: EncodeOptions
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return a function that shortens embeddings (n, H) to `truncate_dim` of the options as `encode` does, or None.
+    """Return a function that shortens embeddings (n, H) to the `truncate_dim` of the options, as `encode` does.
 
     The result is None if the options have no `truncate_dim`. The function raises UserError if the embeddings are
     smaller than `truncate_dim`.
@@ -215,7 +216,7 @@ def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def described(options: EncodeOptions) -> dict[str, Any]:
-    """Return the entry about these options of encoding for records and identities; {} for the defaults."""
+    """Return the options that change the vectors as an entry `encoding` of a record; {} if all are defaults."""
     return {"encoding": recorded} if (recorded := options.recorded()) else {}
 
 
@@ -226,7 +227,7 @@ def cached_encode(
     cache_dir: Path | None,
     options: EncodeOptions = WITH_DEFAULTS,
 ) -> Iterator[Callable]:
-    """Wrap an encode function in an `EmbeddingCache`.
+    """Yield an encode function that reads cached embeddings and encodes only the missing sentences.
 
     Args:
         encode: The encode function of the model.
@@ -253,7 +254,7 @@ def cached_encode(
 
 
 def token_embeddings(model: SentenceEncoder) -> np.ndarray:
-    """Return the token embedding matrix (V, H) of an encoder."""
+    """Return the token embedding matrix (V, H) of an encoder, with a row for each token id."""
     return model.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
 
 

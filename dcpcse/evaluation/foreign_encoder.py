@@ -27,11 +27,11 @@ TAKEN = (
 
 
 class ForeignEncoder:
-    """An encoder of other code: an object with a method `encode`, or a function from a list of strings to an array.
+    """An encoder from outside this package: an object with a method `encode`, or a function from strings to an array.
 
     The attribute `name`, for messages and records, is the name of the function or of the object's class. The attribute
     `device` is the device of a torch module. For all other objects it is CUDA if available, otherwise the CPU. The
-    embeddings cannot be cached, because they depend on code and data that nothing identifies.
+    embeddings cannot be cached, because no digest identifies the code and data that they depend on.
     """
 
     def __init__(self, model: Any) -> None:
@@ -85,10 +85,10 @@ class ForeignEncoder:
         return chosen.finish(np.concatenate(parts))
 
     def refuse_cache(self) -> NoReturn:
-        """Raise UserError: embeddings that nothing identifies cannot be cached."""
+        """Raise UserError: embeddings cannot be cached if no digest identifies what they depend on."""
         raise UserError(
-            f"{spell('cache_dir')}: nothing identifies the embeddings of {self.name}, so they cannot be cached; leave "
-            "it out"
+            f"{spell('cache_dir')}: the embeddings of {self.name} cannot be cached, because changes of this encoder "
+            "would not be noticed; leave the option out"
         )
 
     def describe(self) -> dict[str, Any]:
@@ -126,7 +126,10 @@ class ForeignEncoder:
 
 
 def as_encoder(model: Any) -> SentenceEncoder | ForeignEncoder:
-    """Return a model with the interface that the evaluation uses. Raises UserError if the model is not an encoder."""
+    """Return a model unchanged if it is a `SentenceEncoder` or `ForeignEncoder`, otherwise as a `ForeignEncoder`.
+
+    Raises UserError if the model cannot encode sentences.
+    """
     return model if isinstance(model, SentenceEncoder | ForeignEncoder) else ForeignEncoder(model)
 
 

@@ -118,7 +118,8 @@ class MTEBEncoder:
         """
         texts = _texts(inputs)
         if unknown := sorted(set(options) - set(OPTIONS)):
-            raise UserError(f"encode_kwargs {', '.join(unknown)}: unknown; choose from {', '.join(sorted(OPTIONS))}")
+            known = ", ".join(sorted(OPTIONS))
+            raise UserError(f"encode_kwargs: unknown options {', '.join(unknown)}; choose from {known}")
         kwargs = {OPTIONS[name]: value for name, value in options.items()}
         try:
             return self._encode(texts, task_metadata, prompt_type, kwargs)
@@ -169,7 +170,7 @@ def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
     for batch in batches:
         if "text" not in batch:
             raise UserError(
-                f"an MTEB task has the columns {', '.join(sorted(batch))} and no text; choose tasks with text only"
+                f"an MTEB task has no column text, only {', '.join(sorted(batch))}; choose tasks with text only"
             )
         texts += batch["text"]
     return texts
@@ -206,32 +207,32 @@ def read_prompts(path: str | Path) -> dict[str, str]:
     try:
         prompts = parse_yaml(read_text(path))
     except ValueError as error:
-        raise UserError(f"{option} is not YAML or JSON ({error}); correct it") from error
+        raise UserError(f"{option} is not YAML or JSON ({error}); correct the file") from error
     if not isinstance(prompts, dict) or not prompts or not all(isinstance(text, str) for text in prompts.values()):
         example = 'document: "passage: "'
-        raise UserError(f"{option}: must be a mapping of names to texts, such as '{example}'; correct it")
+        raise UserError(f"{option}: must be a mapping of names to texts, such as '{example}'; correct the file")
     known = _known_names()
     for name in prompts:
         if name not in known:
             hint = did_you_mean(str(name), known)
             raise UserError(
-                f"{option}: {str(name)[:80]!r} is not a task; {hint + ' ' if hint else ''}give a task of mteb or of "
-                f"{spell('mteb')}, a type of tasks such as STS, or 'query' or 'document' for all tasks"
+                f"{option}: {str(name)[:80]!r} is not a known name; {hint + ' ' if hint else ''}name a task of mteb "
+                f"or of {spell('mteb')}, a type of tasks such as STS, or 'query' or 'document' for all tasks"
             )
     return prompts
 
 
 def model_prompts(model: Any) -> dict[str, str]:
-    """Return the prompts of a model for the names that mteb knows; an empty dict if the model has no named prompts.
+    """Return the prompts of a model by name, such as query or the name of a task; {} without named prompts.
 
-    Names that mteb does not know are left out, with a log line.
+    Prompts whose names mteb does not know are left out, with a log line.
     """
     if not isinstance(model, SentenceEncoder) or not model.prompts:
         return {}
     known = _known_names()
     roles = {role: model.prompt_text(role) for role in PROMPT_ROLES}
     if unused := sorted(model.prompts.keys() - known - {*chain(*PROMPT_ROLES.values())}):
-        notify(f"the prompts {', '.join(unused)} do not have the name of an MTEB task and are not used")
+        notify(f"the model's prompts {', '.join(unused)} are not used, since no MTEB task has one of these names")
     return {name: text for name, text in model.prompts.items() if name in known} | roles
 
 
@@ -255,7 +256,10 @@ def prompt_of(prompts: Mapping[str, str], metadata: Any, prompt_type: Any) -> st
     if prompt is None or INSTRUCTION not in prompt:
         return prompt
     if not (instruction := _instruction(metadata, prompt_type)):
-        raise UserError(f"mteb has no instruction for {metadata.name}; give it a prompt without {INSTRUCTION}")
+        raise UserError(
+            f"the prompt for {metadata.name} contains {INSTRUCTION}, but mteb has no instruction for this task; "
+            "give a prompt without it"
+        )
     return prompt.replace(INSTRUCTION, instruction)
 
 

@@ -49,14 +49,14 @@ of each query.
 
 @dataclass(frozen=True)
 class MtebTasks:
-    """Tasks of mteb.
+    """The tasks of mteb to evaluate, and how the user chose them.
 
     Args:
         tasks: Name in the form `mteb/NAME` → task.
         benchmark: The name of the benchmark or task set, used as the title of tables; None for single tasks.
         option: The option with which the user chose the tasks, for messages.
-        expression: A Python expression that evaluates to the tasks, for the download command in messages. None if
-            loading the data also downloads them.
+        expression: A Python expression that returns the tasks. If data are missing, the message uses it in a command
+            that downloads them. None if loading the data also downloads them.
     """
 
     tasks: Mapping[str, Any]
@@ -77,8 +77,9 @@ class MtebResult:
         dataset_revision: Revision of the data set.
         mteb_version: Version of mteb.
         benchmark: The benchmark whose tasks were evaluated, or None.
-        examples: Name of a part of the task → outcomes of the part's examples, if mteb provides them.
-        family: The family of the task; its results form a table.
+        examples: Name of a part of the task (one split of one subset) → outcomes of its examples, if mteb provides
+            them.
+        family: The family of the task. The results of a family are shown in one table.
     """
 
     task: str
@@ -103,7 +104,7 @@ class MtebResult:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The main score × 100 of each part of the task, by the name of the part; see `dcpcse.evaluation.outcomes`."""
+        """The main score × 100 of each part of the task (one split of one subset), by the name of the part."""
         return scores_of_parts(self.task, self.scores, "mteb")
 
     def as_dict(self) -> dict[str, Any]:
@@ -161,8 +162,9 @@ def find_benchmark(name: str) -> MtebTasks:
     other = [task.metadata.name for task in benchmark.tasks if set(task.metadata.modalities) != {"text"}]
     if other:
         raise UserError(
-            f"{spell('mteb_benchmark', benchmark.name)}: {plural(len(other), 'task')} of {len(tasks)} need more "
-            f"than text ({first_names(other)}); choose a benchmark of texts, or give the text tasks to {spell('mteb')}"
+            f"{spell('mteb_benchmark', benchmark.name)}: {plural(len(other), 'task')} of {len(tasks)} need more than "
+            f"text, such as images ({first_names(other)}); choose a benchmark of texts, or give the text tasks to "
+            f"{spell('mteb')}"
         )
     name = benchmark.name
     return MtebTasks(tasks, name, spell("mteb_benchmark", name), f"mteb.get_benchmark('{name}').tasks")
@@ -313,7 +315,7 @@ def evaluate_mteb_tasks(
         folder: See `MTEBEncoder`.
         results_dir: The folder to which the results are written in mteb's format, with the layout of a
             `mteb.ResultCache`.
-        on_result: A function that is called with the size and each result as soon as it is computed.
+        on_result: A function that is called with the size of the embeddings and each result as soon as it is computed.
         options: See `MTEBEncoder`.
 
     Raises:
@@ -322,8 +324,8 @@ def evaluate_mteb_tasks(
     """
     if results_dir is not None and isinstance(model, ForeignEncoder):
         raise UserError(
-            f"mteb_results: nothing identifies {model.name}, but mteb keeps results by model and revision; leave it "
-            "out"
+            f"mteb_results: mteb stores results by model and revision, but {model.name} has no known revision; leave "
+            "mteb_results out"
         )
     encoder = MTEBEncoder(model, prompts=prompts, folder=folder, **options)
     size, whole = encoder.options.truncate_dim, replace(encoder.whole)
@@ -450,7 +452,7 @@ def _run_file(path: Path) -> ModuleType:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise OptionError(
-            "mteb", path, f"the file cannot be run ({type(error).__name__}: {error})", "fix it"
+            "mteb", path, f"the file cannot be run ({type(error).__name__}: {error})", "correct the file"
         ) from error
     return module
 
@@ -467,7 +469,7 @@ def _load_data(task: Any, data_dir: Path | None) -> str | None:
     name = task.metadata.name
     if task.metadata.dataset.get("trust_remote_code"):
         raise OptionError(
-            "mteb", name, "its data set needs to run code from the hub, which is not allowed", "leave it out"
+            "mteb", name, "its data set needs to run code from the hub, which is not allowed", "leave this task out"
         )
     if data_dir is not None:
         folder = data_dir / Path(task.metadata.dataset["path"]).name
@@ -539,12 +541,12 @@ def _offline() -> Iterator[None]:
 
 
 class OutcomeRecorder:
-    """Records the outcome of each example of one task while mteb evaluates the task.
+    """Records the outcome of each example of a task, such as the cosine of a pair, while mteb evaluates the task.
 
     The outcomes depend on the type of the task:
 
     - STS with Spearman as main score: the cosine and the gold score of each pair
-    - bitext mining: the share of each sentence in the mean F1
+    - bitext mining: the contribution of each sentence to the mean F1
     - retrieval and reranking: the score of each query
 
     mteb provides no outcomes for other types of tasks or for other main scores.
@@ -558,7 +560,7 @@ class OutcomeRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[Path | None]:
-        """Record outcomes within the context. Yield the folder for mteb's predictions; None if they are not needed."""
+        """Record outcomes within the context. Yield the folder to which mteb has to write predictions, or None."""
         if self._reads_predictions:
             with TemporaryDirectory() as folder:
                 yield Path(folder)
@@ -584,7 +586,7 @@ class OutcomeRecorder:
             del self.task.task_specific_scores
 
     def outcomes(self, name: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, ExampleOutcomes]:
-        """Return the outcomes of each part of the task, by the name of the part; see `dcpcse.evaluation.outcomes`.
+        """Return the outcomes of each part of the task (one split of one subset), by the name of the part.
 
         Args:
             name: The name of the task in the form mteb/TASK.

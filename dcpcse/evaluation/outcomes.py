@@ -38,7 +38,7 @@ MTEB_FACTS = "model_meta.json"
 
 @dataclass(frozen=True, eq=False)
 class ExampleOutcomes:
-    """The outcomes of one run on the n examples of a task.
+    """The outcomes of one run on the n examples of a task, from which confidence intervals are computed.
 
     Args:
         statistic: The name of the score, such as "spearman" (a key of `significance.STATISTICS`).
@@ -54,7 +54,7 @@ class ExampleOutcomes:
 
     @property
     def examples(self) -> str:
-        """The name of the examples, such as "pairs"."""
+        """What the examples are called in messages, such as "pairs"."""
         return {"accuracy": "examples", "mean": "queries", BY_CLASS: "queries"}.get(self.statistic, "pairs")
 
     @property
@@ -64,13 +64,13 @@ class ExampleOutcomes:
 
     @property
     def scored_gold(self) -> np.ndarray | None:
-        """The gold scores if the statistic depends on gold scores, otherwise None; see `significance.Outcomes`."""
+        """`gold` if the statistic is computed from it, otherwise None; see `significance.Outcomes`."""
         return self.gold if self.statistic in ("spearman", "average_precision", BY_CLASS) else None
 
 
 @dataclass(frozen=True, eq=False)
 class RunOutcomes:
-    """The outcomes of one run by task.
+    """The outcomes and main scores of one run, by task, as `dcpcse compare` needs them.
 
     Args:
         source: The file or the model from which the outcomes come, for messages.
@@ -108,7 +108,7 @@ ARRAY_OF_STATISTIC = {"accuracy": "correct", "mean": "value"}
 
 
 def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
-    """Return the arrays (n,) of all results with outcomes of examples, by the key `TASK/NAME` of the .npz file."""
+    """Return the outcomes of examples as arrays (n,), by their keys in an .npz file, such as `STS12/cosine`."""
     arrays: dict[str, np.ndarray] = {}
     for task, result in results.items():
         values = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
@@ -121,14 +121,14 @@ def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the content of an .npz file with these arrays."""
+    """Return the content of a compressed .npz file that contains arrays by name."""
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     return content.getvalue()
 
 
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
-    """Write the outcomes of examples (N,) to an .npz file.
+    """Write the outcomes of the n examples of each task to an .npz file, as arrays (n,).
 
     The keys of the arrays depend on the task:
 
@@ -203,7 +203,7 @@ def read_outcomes(path: Path) -> RunOutcomes:
         if result.gold is not None and task in main_scores:
             _require_score(result, main_scores[task], task, path, beside[0])
     if scores.get("complete") is False:
-        notify(f"{path} belongs to an evaluation that was interrupted; tasks are missing")
+        notify(f"{path} lacks tasks, because the evaluation was interrupted; evaluate again to compare all tasks")
     return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
 
 
@@ -218,7 +218,8 @@ def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path,
     scores |= dict.fromkeys(("mean", BY_CLASS), result.values.mean)
     if result.statistic in scores and abs(100 * scores[result.statistic]() - score) > 0.01:
         raise UserError(
-            f"{path} and {arrays} come from different evaluations: the scores of {task} differ; give one of them"
+            f"{path} and {arrays} come from different evaluations, since the scores of {task} differ; move one of "
+            "them to another folder"
         )
 
 
@@ -236,11 +237,11 @@ def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOu
         )
         if not usable or (gold is not None and gold.shape != values.shape):
             raise UserError(
-                f"{source} is damaged: expected arrays of one length for {task}: gold and cosine, correct, value, or "
-                "average_precision and class"
+                f"{source} is damaged: the arrays of {task} are incomplete or differ in length; evaluate the model "
+                "again"
             )
         if not all(np.isfinite(array).all() for array in (values, *([] if gold is None else [gold]))):
-            raise UserError(f"{source}: the outcomes of {task} contain NaN or infinity; evaluate the model again")
+            raise UserError(f"{source}: the arrays of {task} contain NaN or infinity; evaluate the model again")
         if correct is not None:
             tasks[task] = ExampleOutcomes("accuracy", values.astype(bool), gold)
         elif means is not None:
@@ -266,7 +267,7 @@ def _read_arrays(path: Path, *, may_be_empty: bool = False) -> dict[str, np.ndar
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UserError(f"{path} is damaged or not an .npz file; evaluate the model again") from error
     if not arrays or not all(array.dtype.kind in "biuf" for array in arrays.values()):
-        raise UserError(f"{path} contains no outcomes; give a file of an evaluation with {spell('similarities_file')}")
+        raise UserError(f"{path} contains no scores of examples; give a file of {spell('similarities_file')}")
     return arrays
 
 
@@ -301,14 +302,17 @@ def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
         with schema.explained(path):
             content = parse_json(read_text(path))
             if not isinstance(content, dict) or "task_name" not in content:
-                raise UserError(f"{path} contains neither scores of dcpcse.evaluate nor a result of mteb")
+                raise UserError(
+                    f"{path} contains neither scores of dcpcse.evaluate nor a result of mteb; give a file that one of "
+                    "them wrote"
+                )
             schema.check(MtebRecord, content)
         scores |= scores_of_parts(f"{MTEB}/{content['task_name']}", content["scores"], path)
     return RunOutcomes(str(source), None, {}, scores, families_of_parts(scores, {}))
 
 
 def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, str], str]:
-    """Return the name of each part of a task, by (subset, split).
+    """Return the name of each part of an MTEB task, such as mteb/STS17/en-de/test, by (subset, split).
 
     Args:
         task: The name of the task in the form mteb/TASK.
@@ -323,7 +327,7 @@ def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
 
 
 def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
-    """Return the main score × 100 of each part of a task, by its name.
+    """Return the main score × 100 of each part of an MTEB task, by the name of the part (see `part_names`).
 
     Args:
         task: The name of the task in the form mteb/TASK.
@@ -346,7 +350,7 @@ def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
 
 
 def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
-    """Return the families of each part of MTEB tasks and, for each family, the larger families that contain it.
+    """Return a dict from each part of MTEB tasks, and from each family of parts, to the families that contain it.
 
     The splits of a subset form a family, and the subsets of a task form a family. A task belongs to the family of its
     type and to the family mteb.

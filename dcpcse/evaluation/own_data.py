@@ -43,11 +43,11 @@ class _Kind:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that the user can give to columns."""
+        """The roles that the user can give to columns of such data."""
         return (*ROLES[: self.texts], *self.names)
 
     def target(self, columns: Sequence[str]) -> int | None:
-        """Return the index of the column of scores or labels, if exactly one column has such a name."""
+        """Return the index of the column that is named like scores or labels; None unless there is exactly one."""
         indices = [i for i, column in enumerate(columns) if column.strip().lower() in self.names]
         return indices[0] if len(indices) == 1 else None
 
@@ -72,10 +72,10 @@ def own_tasks(
     """Return the evaluation tasks with the user's pairs and labelled texts.
 
     Args:
-        data: The pairs and the texts by the names of their options, each a file, an object or None.
-        columns: The choice of columns for all data. Each file or object uses only the roles that it has.
-        option: Name of the option with this choice.
-        metric: The score of the texts, see `senteval.labels.LabelsTask`.
+        data: Name of an option, such as `pairs` or `labels` → its data: a file, a Python object, or None.
+        columns: The columns to read, by role. Each file or object uses only the roles that exist for its kind of data.
+        option: Name of the option with the value `columns`, for messages.
+        metric: The score of labelled texts, see `senteval.labels.LabelsTask`.
 
     Raises:
         UserError: If data are invalid, or if a chosen role occurs in none of the data.
@@ -109,7 +109,7 @@ def own_pairs(data: Any, name: str = "pairs", columns: Chosen = None) -> PairsTa
             Otherwise they are evaluated by Spearman correlation, and scores may have any scale. Files may be .csv,
             .json or .jsonl; any other file has tab-separated columns. A header is optional.
         name: The name of the data in messages and results, if `data` is a Python object.
-        columns: The chosen columns.
+        columns: Role → name of the column to read. None: all columns.
     """
     table, target, rows = _open(data, name, PAIRS, columns)
     pairs, unit, words = [], "", None
@@ -354,5 +354,5 @@ def _remedy(table: Table, kind: _Kind) -> str:
 
 
 def content_of(rows: Iterable[Any]) -> Content:
-    """Return the content that identifies rows without a file: digest and size of the rows as JSON lines."""
+    """Return digest and size of rows that do not come from a file, computed from the rows as JSON lines."""
     return Content.of("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())

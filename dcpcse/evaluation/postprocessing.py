@@ -38,7 +38,7 @@ LEAST_DEVIATION = 1e-3
 
 @dataclass(frozen=True)
 class Whitening:
-    """The map x → (x − mean) · matrix.
+    """The map x → (x − mean) · matrix, which gives embeddings mean 0 and an identity covariance matrix.
 
     Args:
         mean: The mean (H,) of the embeddings.
@@ -94,7 +94,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def init_from_data(self, x: Tensor) -> Tensor:
-        """Initialise the shifts and scales from a batch (N, C) and return the normalised batch."""
+        """Initialise the shifts and scales from N vectors (N, channels), and return the normalised vectors."""
         self.shift.copy_(-x.mean(0))
         deviation = (x + self.shift).square().mean(0).sqrt()
         # Encoders have constant channels (all-MiniLM-L6-v2 has three). Scaling them to variance 1 in each flow step
@@ -174,7 +174,7 @@ class Flow(nn.Module):
 
     Args:
         dimension: The dimension H.
-        levels: Number of levels, each of which halves the channels.
+        levels: Number of levels. Half of the channels of a level go through the next level.
         depth: Number of steps per level.
         width: Number of hidden units in a coupling.
 
@@ -200,7 +200,7 @@ class Flow(nn.Module):
             channels -= split_off
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the latent vectors (N, H) of embeddings (N, H); their channels are sorted by level."""
+        """Return the latent vectors (N, H) of embeddings (N, H), with channels in the order of their levels."""
         return self._through(x, lambda step, x: step(x))
 
     def log_likelihood(self, x: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ def fit_flow(
     seed: int = 0,
     on_step: Callable[[int, int, float], None] = lambda step, steps, likelihood: None,
 ) -> Flow:
-    """Fit a flow to embeddings by maximum likelihood with Adam; the defaults come from the published code.
+    """Fit a flow to embeddings by maximum likelihood with Adam. The defaults are those of BERT-flow's code.
 
     The activation normalisations are initialised from up to max(batch_size, 2 H) vectors. In a smaller sample, the
     variances would be too small in some directions.
@@ -303,7 +303,7 @@ class Fitting:
 
     Args:
         name: "whitening" or "flow".
-        settings: The settings of the postprocessor.
+        settings: The keyword arguments of the function that fits the postprocessor.
         sentences: The sentences. None: fit the postprocessor for each task to the distinct sentences of this task.
         source: The file that contains the sentences, for messages and records.
     """
@@ -314,7 +314,9 @@ class Fitting:
     source: str | None = None
 
     def finish(self, encode: Callable[[list[str]], np.ndarray], show_progress: bool = False) -> Map:
-        """Return a function that maps the embeddings of a task's sentences to the vectors that are scored.
+        """Fit the postprocessor, and return a function from the embeddings of a task to the vectors that are scored.
+
+        If `sentences` is None, the function fits the postprocessor to its argument.
 
         Args:
             encode: A function that returns the embeddings of `sentences`.

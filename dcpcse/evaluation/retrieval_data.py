@@ -158,7 +158,7 @@ def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
 
 
 def splits_in(folder: Path) -> list[str]:
-    """Return the splits of the judgements in a folder with the layout of BEIR; files may be packed (.gz)."""
+    """Return the splits that have judgements (SPLIT.tsv or SPLIT.tsv.gz) in a folder with the layout of BEIR."""
     return sorted({path.name.split(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*")})
 
 
@@ -280,8 +280,8 @@ def _no_split(folder: Path, split: str, splits: Sequence[str]) -> UserError:
     if not splits:
         return UserError(f"{folder}: there is no {QRELS}/{split}.tsv; {LAYOUT}")
     return UserError(
-        f"{folder}: there is no split {split} in {QRELS}, which has {', '.join(splits)}; add it, or choose a split, "
-        f"such as {folder}:{splits[0]}"
+        f"{folder}: there is no split {split} in {QRELS}, which has {', '.join(splits)}; add the split, or choose "
+        f"one, such as {folder}:{splits[0]}"
     )
 
 
@@ -289,13 +289,13 @@ def _objects(path: Path) -> Iterator[LocatedRow]:
     """Yield the JSON objects of a file with their lines. Raises DataError for a line that is not a JSON object."""
     for line in read_lines(path, remedy=TEXT_REMEDY):
         if not line.text.strip():
-            raise line.error("expected an object, found an empty line")
+            raise line.error("expected a JSON object, found an empty line")
         try:
             record = parse_json(line.text, once=True)
         except ValueError as error:
             raise line.error(f"not valid JSON ({first_line(error).replace(': line 1', ' at')})") from error
         if not isinstance(record, dict):
-            raise line.error(f"expected an object, found {shown(record)}")
+            raise line.error(f"expected a JSON object, found {shown(record)}")
         yield line, record
 
 
@@ -326,7 +326,7 @@ def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = Fals
     if not isinstance(text, str):
         raise line.error(f"expected a string as {key}, found {shown(text)}")
     if NUL_OR_SURROGATE.search(text):
-        raise line.error(f"{key} contains a NUL or half a character")
+        raise line.error(f"{key} contains a NUL or a surrogate (half a character)")
     return text
 
 
@@ -335,7 +335,7 @@ def _judgements(path: Path) -> Iterator[Judgement]:
     header, *lines = read_lines(path, remedy=QRELS_REMEDY) or [Line(path, 1, "", QRELS_REMEDY)]
     columns = [name.strip().lower() for name in split_columns(header, 3, more_allowed=False)]
     if any(map(is_number, columns)):
-        raise header.error("expected the header line, found a judgement")
+        raise header.error("expected a header with the column names, found a judgement")
     # Columns with other names, such as qid and docid, are read in the order of BEIR's columns.
     places = [columns.index(name) for name in COLUMNS] if set(columns) == set(COLUMNS) else range(3)
     for line in lines:
@@ -390,14 +390,14 @@ def _task(
     for line, query, document, score in judgements:
         if query not in scores:
             raise _fault(
-                line, f"the query {quote(query)} is not in {queries.source.name}", "add it, or remove the line"
+                line, f"the query {quote(query)} is not in {queries.source.name}", "add the query, or remove the line"
             )
         if document not in row_of:
             found = f"the document {quote(document)} is not in {documents.source.name}"
-            raise _fault(line, found, "add it, or remove the line")
+            raise _fault(line, found, "add the document, or remove the line")
         if scores[query].setdefault(document, score) != score:
             found = f"query {quote(query)} and document {quote(document)} occur twice with different scores"
-            raise _fault(line, found, "keep one of the lines")
+            raise _fault(line, found, "keep one of the two lines")
         if score > 0 and query == document:
             found = f"the document {quote(document)} is relevant for the query with the same id, which BEIR ignores"
             raise _fault(line, found, "give queries and documents different ids")

@@ -58,7 +58,7 @@ class Plan:
 
     Args:
         args: The options.
-        suite: The loaded tasks.
+        suite: The loaded tasks of senteval and of the user's data.
         mteb: Tasks of mteb, or None. They are evaluated after the tasks of the suite.
         fitting: The postprocessor, or None.
         prompts: The prompts of --mteb_prompts, or None.
@@ -119,7 +119,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
 
 
 def read_own_data(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
-    """Read and check the user's own data.
+    """Return the tasks of the user's own data (pairs, labelled texts, retrieval), which are read and checked.
 
     Args:
         args: Options of evaluation.
@@ -132,11 +132,11 @@ def read_own_data(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Ta
 
 
 def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:
-    """Load and check everything that an evaluation needs, except the model, so faults are reported early.
+    """Load and check the data and options of an evaluation, so errors are raised before a model is loaded.
 
     Args:
         args: Options of evaluation.
-        extra: Tasks of the user's own data.
+        extra: Tasks of the user's own data (see `read_own_data`).
         fit_on: Distinct sentences to use instead of the file of --fit_on.
     """
     settings = protocol_settings(args)
@@ -159,7 +159,10 @@ def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence
 
 
 def join_processes(plan: Plan) -> None:
-    """Join the processes of a launcher to a process group. Raises UserError if the processes have different data."""
+    """Join the processes that a launcher started to a process group.
+
+    Raises UserError if the processes read different evaluation data.
+    """
     init_process_group()
     require_same_in_all_processes({"evaluation data": plan.suite.files})
 
@@ -247,7 +250,7 @@ def build_fitting(args: EvaluationArguments, fit_on: Sequence[str] | None = None
 
 
 def protocol_settings(args: EvaluationArguments) -> Settings:
-    """Return the settings of --mode with the changes that other options make."""
+    """Return senteval's settings for --mode, changed by options such as --shots and --nhid."""
     settings = settings_of_mode(
         args.mode,
         official=not args.custom_data,
@@ -287,16 +290,16 @@ def _is_unfinished(path: Path) -> bool:
 def _notify_summary(evaluation: EvaluationResult) -> None:
     """Log the times, and the data files whose contents differ from the known files."""
     if "encode" not in evaluation.seconds:  # only mteb tasks, which are encoded one by one
-        notify(f"tasks in {sum(evaluation.seconds.values()):.1f} s")
+        notify(f"tasks evaluated in {sum(evaluation.seconds.values()):.1f} s")
         return
     scoring = sum(seconds for name, seconds in evaluation.seconds.items() if name != "encode")
     notify(
         f"{evaluation.sentences:,} distinct sentences: encoded in {evaluation.seconds['encode']:.1f} s, "
-        f"tasks in {scoring:.1f} s"
+        f"scored in {scoring:.1f} s"
     )
     official = [name for name in evaluation.files if name.startswith(("downstream/", "clustering/"))]
     if unknown := [name for name in official if not evaluation.files[name]["known"]]:
         notify(
-            f"{len(unknown)} of {len(official)} data files pass all checks but differ from the known files: "
-            f"{', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
+            f"{len(unknown)} of {len(official)} data files are valid but differ from the known files, so scores may "
+            f"differ from documented ones: {', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
         )

@@ -68,9 +68,12 @@ class Outcomes:
         object.__setattr__(self, "gold", gold)
         shapes = [np.shape(array)[-1:] for array in (*values, *([] if gold is None else [gold]))]
         if len(set(shapes)) != 1 or any(array.ndim != 2 for array in values) or (gold is not None and gold.ndim != 1):
-            raise ValueError(f"expected arrays of the same length but found {', '.join(str(n) for (n,) in shapes)}")
+            lengths = ", ".join(str(n) for (n,) in shapes)
+            raise ValueError(f"expected values and gold scores of the same length but found {lengths}")
         if not all(np.isfinite(array).all() for array in (*values, *([] if gold is None else [gold]))):
-            raise ValueError(f"the values or gold scores of the {self.examples} contain NaN or infinity")
+            raise ValueError(
+                f"the values or gold scores of the {self.examples} contain NaN or infinity; evaluate again"
+            )
         if self.size < (least := STATISTICS[self.statistic].least):
             raise ValueError(f"there are too few {self.examples} ({self.size}); at least {least} are needed")
 
@@ -80,7 +83,7 @@ class Outcomes:
         return self.values[0].shape[1]
 
     def scores(self, counts: np.ndarray) -> list[np.ndarray]:
-        """Return the scores (R, S) of each model in S resamples.
+        """Return the scores (R, S) of each model's R runs in S resamples.
 
         Args:
             counts: How often each example is in each resample (n, S).
@@ -137,15 +140,15 @@ def _mean(counts: np.ndarray, gold: np.ndarray | None, values: Sequence[np.ndarr
 
 @dataclass(frozen=True)
 class Statistic:
-    """A score of the outcomes on a task.
+    """How a score of a task is computed from outcomes, and how its confidence interval is computed.
 
     Args:
         scores: A function of `counts` (see `Outcomes.scores`), gold (n,) and the values (R, n) of each model. It
-            returns the scores (R, S) of each model.
+            returns the scores (R, S) of each model's R runs in S resamples.
         mean_over: The items over which the score is a mean: "examples", "positives", "classes" (which are resampled
-            with all their examples), or None if the score is not a mean. The variance of a mean over n items is too
-            small in resamples by a factor of (n - 1) / n. The degrees of freedom are n - 1. Correlations are not
-                corrected: with 50 pairs, they already vary too much in resamples.
+            with all their examples), or None if the score is not a mean. In resamples, the variance of a mean over n
+            items is too small by a factor of (n - 1) / n, which is corrected, with n - 1 degrees of freedom.
+            Correlations are not corrected: with 50 pairs, they already vary too much in resamples.
         scale: How intervals are computed: "correlation" with Fisher's transformation, "proportion" by Wilson's method,
             "linear" without a transformation.
         least: Minimum number of examples of a task.
@@ -202,7 +205,9 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
             raise ValueError(f"there are too few classes ({size}); at least {LEAST_CLASSES} are needed")
     observed = [scores[:, 0] for scores in outcomes.scores(np.ones((outcomes.size, 1)))]
     if not all(np.isfinite(array).all() for array in observed):
-        raise ValueError(f"all gold scores or all values of the {outcomes.examples} are equal, so no score is defined")
+        raise ValueError(
+            f"all gold scores or all values of the {outcomes.examples} are equal, so no score is defined; check them"
+        )
     block = max(1, BLOCK // size)
     drawn = []
     for start in range(0, samples, block):
@@ -274,7 +279,7 @@ class Difference(Estimate):
 
 
 def estimate(scores: ResampledScores, model: int, level: float = 0.95) -> Estimate:
-    """Return a model's score with an interval of coverage `level`.
+    """Return the score of a model, given by its index, with a confidence interval of coverage `level`.
 
     The method depends on the score:
 
@@ -328,13 +333,14 @@ def difference(
     seedless: Collection[int] = (),
     against: float = 0.0,
 ) -> Difference:
-    """Return the difference of the scores, model `second` minus model `first`, with interval and p-value.
+    """Return the score of model `second` minus the score of model `first`, with interval and p-value.
 
     If the scores of both models are equal in all resamples, as for two copies of one model, the interval is [0, 0].
 
     Args:
-        seedless: The models that do not depend on a seed, such as an untrained encoder. Such a model has one run and
-            no variance between seeds. The interval then covers seeds if the other model has at least three runs.
+        seedless: Indices of models that do not depend on a seed, such as an untrained encoder. Such a model has one
+            run and no variance between seeds. The interval then covers seeds if the other model has at least three
+            runs.
         against: The difference under the null hypothesis of the two-sided test.
 
     Raises:
@@ -344,7 +350,7 @@ def difference(
         _Side(scores.observed[model], scores.deviations[model], model not in seedless) for model in (second, first)
     ]
     if any(len(side.observed) > 1 and not side.random for side in sides):
-        raise ValueError("the model does not depend on a seed, so it can have only one run; give one run")
+        raise ValueError("a model that does not depend on a seed has several runs; give one of its runs")
     value = float(sides[0].observed.mean() - sides[1].observed.mean())
     random = [side for side in sides if side.random]
     seeds = bool(random) and all(len(side.observed) >= LEAST_SEEDS for side in random)

@@ -71,7 +71,7 @@ def _rows_of_sizes(at_size: Mapping[int | None, Sequence[Result]], mode: str) ->
 
 
 def headline(result: Result) -> str:
-    """Return the main scores of a result as a short text."""
+    """Return the main scores of a result as a short text for the log, such as `76.25`."""
     if result.family == "geometry":
         return f"alignment {result.alignment:.3f}, uniformity {result.uniformity:.3f}"
     if result.family == "frequent":
@@ -96,7 +96,7 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def mteb_types(results: Sequence[Result]) -> dict[str, list[float]]:
-    """Return the scores × 100 of MTEB tasks by type of task; the types are in the order of their first tasks."""
+    """Return the main scores × 100 of MTEB tasks by type of task, such as STS, in the order of the first tasks."""
     types: dict[str, list[float]] = {}
     for result in results:
         types.setdefault(result.task_type, []).append(result.points)

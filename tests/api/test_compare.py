@@ -242,8 +242,8 @@ def test_other_data_and_files_that_do_not_belong_together_are_refused(files):
 
 DAMAGED = (
     (b"PK nothing", "is damaged or not an .npz file"),
-    ({"x/other": np.zeros(3)}, "contains no outcomes"),
-    ({"x/gold": np.zeros(3), "x/cosine": np.zeros(4)}, "expected arrays of one length for x: gold and cosine"),
+    ({"x/other": np.zeros(3)}, "contains no scores of examples"),
+    ({"x/gold": np.zeros(3), "x/cosine": np.zeros(4)}, "the arrays of x are incomplete or differ in length"),
     ({"x/gold": np.zeros(30), "x/cosine": np.full(30, np.nan)}, "contain NaN or infinity"),
     ({"x/gold": np.arange(9.0), "x/cosine": np.arange(9.0)}, r"x: there are too few pairs \(9\); at least 10"),
 )
@@ -272,7 +272,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
         ("the models have no task in common", apart, {}),
         ("level", [first, second], {"level": 95}),
         ("neither scores of dcpcse.evaluate", [first, tmp_path / "note.json"], {}),
-        (r"only has results of other tasks \(STSBenchmark, STS13\)", [first, second], {"tasks": "STS12"}),
+        ("has no results of the chosen tasks, only of STSBenchmark, STS13;", [first, second], {"tasks": "STS12"}),
         ("results contain scores for pairs; to evaluate the other models too, give tasks", [pairs, model(1)], {}),
     ):
         refused(f"^(?!.*--).*{complaint}", dcpcse.compare, models, **options)

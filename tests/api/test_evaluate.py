@@ -224,9 +224,12 @@ CALLS = (
     ({"official": True}, "expected 1379 .* for your own files give official=False$"),
     ({"nhid": 5}, "nhid has no effect without a transfer task; leave it out"),
     ({"modes": "dev"}, r"evaluate\(\) got an unexpected keyword argument 'modes'; did you mean 'mode'"),
-    ({"cache_dir": "c"}, "cache_dir: nothing identifies the embeddings of embed"),
-    ({"tasks": "frequent"}, "STS-frequent removes tokens.*embed gives only embeddings; leave it out"),
-    ({"pairs": SCORED.assign(split="x")}, r'pairs: expected 3 columns but found 4 .*such as pairs\[\["a", "b", "score"\]\]'),
+    ({"cache_dir": "c"}, "cache_dir: the embeddings of embed cannot be cached"),
+    ({"tasks": "frequent"}, "STS-frequent removes tokens.*embed gives only embeddings; leave the task out"),
+    (
+        {"pairs": SCORED.assign(split="x")},
+        r'pairs: expected 3 columns but found 4 .*such as pairs\[\["a", "b", "score"\]\]',
+    ),
     ({"tasks": {"text": ["a"], "label": ["x"]}}, "texts with their classes are labels, not pairs"),
     ({"tasks": PAIRS, "pairs": PAIRS}, "given twice, as the second argument and as pairs"),
 )

@@ -156,7 +156,7 @@ MISTAKES = (
     ({"learning_rte": 1}, "'learning_rte'; did you mean 'learning_rate'?"),
     ({"model_name": "bert"}, "unexpected keyword argument 'model_name'; did you mean 'model'?"),
     ({"output_dir": None, "resume": True}, "resume needs output_dir"),
-    ({"train_file": "x"}, "unknown option train_file; give train_data"),
+    ({"train_file": "x"}, "train_file is called train_data in dcpcse.train; give train_data"),
     ({"temp": np.ones(2)}, "temp=array([1., 1.]): must be a number"),
     ({"tuning": "depe"}, "tuning=\"depe\": unknown; did you mean 'deep'?"),
     ({"lr_scheduler_kwargs": {"a": object()}}, "Object of type object is not JSON serializable"),

@@ -42,7 +42,7 @@ REFUSED = [  # names, problem
     ("a positive_1 paraphrase positive_2", "'paraphrase' of .* has neither .* rename it .* or remove"),
     ("a b negative_1 score", "'score' of .* cannot be combined with hard negatives; remove it"),
     ("a positive_1 positive_2 Class", "'Class' of .* cannot be combined with several positives; remov"),
-    ("class a", "'class' of .* must be the second of two; give a sentence and its class in two"),
+    ("class a", "'class' of .* must be the second of two columns; give a sentence and its class"),
     ("label a", "'label' of .* must be the second; give a sentence and its class in two columns"),
     ("label a b", "'label' of .* must be the third; .* rename"),
     ("a b positive_2", r"'positive_2' of .* is read as the negative, since .* or rename them"),

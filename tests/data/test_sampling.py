@@ -57,7 +57,7 @@ def test_a_loader_gives_the_same_batches_in_all_epochs_and_after_a_resume():
         loader.set_epoch(5)
     assert batches(skip_first_batches(ours, 3)) == batches(skip_first_batches(theirs, 3))
     loader = prepared(shuffle=False)
-    with pytest.raises(UserError, match="has no effect if you give your own sampler"):
+    with pytest.raises(UserError, match="cannot be combined with your own sampler"):
         set_order(loader, [[4]], distinct=True)
 
 

@@ -149,7 +149,7 @@ def test_a_run_that_reads_all_rows_tokenises_them_once(tiny, sentences, tmp_path
     with caplog.at_level("INFO", logger="dcpcse"):
         assert losses(encoder, texts, tmp_path / "b", num_train_epochs=2) == once
     assert sum(asked) == 24
-    assert "Read-only file system; sentences are tokenised in each batch" in caplog.text
+    assert "Read-only file system; sentences are therefore tokenised again in each epoch" in caplog.text
     losses(encoder, texts, tmp_path / "c", max_steps=1)
     assert not list((tmp_path / "c").rglob("*.ids"))
 

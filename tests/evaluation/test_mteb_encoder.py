@@ -105,7 +105,7 @@ def test_prompts_of_a_folder_give_the_scores_of_sentence_transformers(tiny, tmp_
     model = dcpcse.load(tmp_path, device="cpu")
     caplog.set_level("INFO")
     ours = MTEBEncoder(model, folder=tmp_path)
-    assert "the prompts usual, web do not have the name of an MTEB task" in caplog.text
+    assert "the model's prompts usual, web are not used" in caplog.text
     for task in (TinySTS(), TinyRetrieval()):
         expected, found = (mteb.evaluate(one, task, cache=None).task_results[0].get_score() for one in (theirs, ours))
         assert found == pytest.approx(expected, abs=1e-5)
@@ -119,7 +119,7 @@ def test_an_instruction_of_mteb_is_put_into_a_prompt():
     prompt = prompt_of(prompts, metadata, mteb.types.PromptType.query)
     assert prompt == "Instruct: Find the shorter sentence.\nQuery: "
     assert prompt_of(prompts, metadata, None) is None
-    with pytest.raises(UserError, match="mteb has no instruction for TinyRetrieval"):
+    with pytest.raises(UserError, match="the prompt for TinyRetrieval contains"):
         prompt_of(prompts, metadata, mteb.types.PromptType.document)
 
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_encoded_or_scored_is_refused(tiny):
     model = MTEBEncoder(model_of("dcpcse", tiny))
     with pytest.raises(UserError, match="precision"):
         mteb.evaluate(model, TinySTS(), cache=None, encode_kwargs={"precision": "int8"})
-    with pytest.raises(UserError, match="no text"):
+    with pytest.raises(UserError, match="no column text"):
         model.encode([{"image": []}], task_metadata=None, hf_split="test", hf_subset="default")
     broken = model_of("dcpcse", tiny)
     with torch.no_grad():

@@ -189,7 +189,7 @@ def test_results_files_have_the_queries_which_are_compared(model, tiny, folder, 
     encoded = dcpcse.compare([model, second], retrieval=str(folder), samples=4000, show_progress=False)
     assert encoded.differences[0].value == pytest.approx(difference.value)
     (tmp_path / "b.npz").rename(tmp_path / "a.npz")
-    with pytest.raises(UserError, match=r"different evaluations: the scores of beir differ"):
+    with pytest.raises(UserError, match=r"different evaluations, since the scores of beir differ"):
         read_outcomes(tmp_path / "a.json")
     # Other queries are not compared.
     other = shutil.copytree(folder, tmp_path / "beir")
@@ -261,17 +261,17 @@ WRONG = {
         '{"text": "x"}\n': ":1: expected a string as _id, found None",
         '{"_id": "a", "title": "x"}\n': ":1: expected a string as text, found None",
         '{"_id": "a", "_id": "b", "text": "x"}\n': ":1: not valid JSON .*_id occurs 2 times",
-        '{"_id": "a", "text": "x"}\n\n{"_id": "b", "text": "y"}\n': ":2: expected an object, found an empty line",
+        '{"_id": "a", "text": "x"}\n\n{"_id": "b", "text": "y"}\n': ":2: expected a JSON object, found an empty line",
         '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n': ":2: the id '1' occurs twice, first in line 1",
         '{"_id": "a", "title": " ", "text": ""}\n': ":1: found an empty text",
-        '{"_id": "a", "text": "x \\ud800"}\n': ":1: text contains a NUL or half a character",
+        '{"_id": "a", "text": "x \\ud800"}\n': ":1: text contains a NUL or a surrogate",
         "": ": there are no documents",
         b'{"_id": "\xff"}': ":1: expected UTF-8 text, found the byte 0xff",
         '{"_id": "a", "text": "x"}'.encode("utf-16"): ":1: expected UTF-8 text, found UTF-16.*iconv -f UTF-16",
     },
     "queries.jsonl": {'{"_id": "a", "text": " "}\n': ":1: found an empty text", "": ": there are no queries"},
     "qrels/test.tsv": {
-        "q2\td1\t1\n": ":1: expected the header line, found a judgement",
+        "q2\td1\t1\n": ":1: expected a header with the column names, found a judgement",
         f"{HEADER}q2\td1\n": ":2: expected 3 tab-separated columns but found 2",
         f"{HEADER}q2\td1\thigh\n": ":2: expected a number as score, found 'high'",
         f"{HEADER}q2\td1\t1\nq99\td1\t1\n": ":3: the query 'q99' is not in queries.jsonl",
@@ -348,6 +348,6 @@ def test_what_is_not_such_a_folder_is_an_error(folder, tmp_path):
     pd.DataFrame({"query-id": ["q2"], "corpus-id": ["d1"], "score": [None]}).to_parquet(judgements)
     refused(copy, "nano/qrels: row 1: expected a number as score, found None; copy or download", DataError)
     judgements.write_bytes(b"PAR1")
-    refused(copy, r"train-00000-of-00001.parquet is not a Parquet file .*copy it again")
+    refused(copy, r"train-00000-of-00001.parquet is not a Parquet file .*copy the file again")
     judgements.unlink()
     refused(copy, "there are no Parquet files in qrels; copy the whole set")

@@ -148,7 +148,7 @@ def test_a_model_without_seeds_adds_no_variance_between_seeds():
     assert (gain.low, gain.high, gain.p) == pytest.approx((interval.low, interval.high, student.pvalue), rel=1e-9)
     shifted = difference(found, 0, 1, seedless=[0], against=gain.high)
     assert shifted.p == pytest.approx(0.05, rel=1e-6) and (shifted.low, shifted.high) == (gain.low, gain.high)
-    with pytest.raises(ValueError, match="can have only one run"):
+    with pytest.raises(ValueError, match="does not depend on a seed has several runs"):
         difference(found, 0, 1, seedless=[1])
     both = difference(found, 0, 1, seedless=[0], level=0.5)
     assert gain.low < both.low < both.high < gain.high

@@ -103,9 +103,9 @@ REFUSED = [
     ({"truncate_dim": [8, 8]}, "a size is given twice; give each size once"),
     ({"truncate_dim": 33}, "truncate_dim=33: must be between 1 and 32"),
     ({"truncate_dim": [8, 4.0]}, "truncate_dim=4.0: must be a whole number"),
-    ({"truncate_dim": 8, "postprocess": "whitening"}, "whitening. does not apply to truncate_dim"),
-    ({"truncate_dim": [8, 4], "tasks": "geometry"}, "STSBenchmark-geometry is evaluated for one size at a time"),
-    ({"truncate_dim": [8, 4], "mteb": "STSBenchmark"}, "mteb is evaluated for one size at a time"),
+    ({"truncate_dim": 8, "postprocess": "whitening"}, "whitening. cannot be combined with truncate_dim"),
+    ({"truncate_dim": [8, 4], "tasks": "geometry"}, "STSBenchmark-geometry supports only one size of embeddings"),
+    ({"truncate_dim": [8, 4], "mteb": "STSBenchmark"}, "mteb supports only one size of embeddings"),
 ]
 
 

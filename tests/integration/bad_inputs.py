@@ -164,7 +164,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "evaluate ... --lm_head elsewhere": "--lm_head",
         "evaluate ... --postprocess whitening --flow_epochs 3": "",
         "evaluate ... --truncate_dim 33": "truncate_dim 33: must be between 1 and 32",
-        "evaluate ... --truncate_dim 4 16 --similarities_file x.npz": "--similarities_file is evaluated for one",
+        "evaluate ... --truncate_dim 4 16 --similarities_file x.npz": "--similarities_file supports only one",
         "evaluate ... --mteb STSBenchmark": "their own splits",
         "evaluate trained --data_dir sts --custom_data --mode dev --denoise false": "without a template",
     },

@@ -117,5 +117,5 @@ def test_a_guide_stays_frozen_in_eval_mode_and_sees_whole_sentences(guided, tiny
     for name, rows in half.items():
         assert rows.dtype == torch.float32 and torch.equal(rows, whole[name])
     other = {name: value for name, value in batch.items() if not name.startswith(GUIDE_PREFIX)}
-    with pytest.raises(UserError, match="the guide needs tokens that only the collator of dcpcse adds"):
+    with pytest.raises(UserError, match="the guide reads tokens that your data_collator does not add"):
         step(**other)
