@@ -45,7 +45,7 @@ class IdentifiedTexts:
     Args:
         name: A word for the texts in messages.
         ids: The ids: N different strings.
-        source, lines, unit: See `senteval.data.ScoredPairs`.
+        source, lines, unit: The file, the line number of each text, and what `lines` counts if not lines.
     """
 
     name: str
@@ -104,11 +104,11 @@ class BeirResult:
 
     @property
     def points(self) -> float:
-        """The score × 100, as in tables."""
+        """nDCG@10 × 100, as in tables."""
         return 100 * self.score
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; scores are fractions."""
+        """Return the averages and numbers as a JSON-serialisable dict; scores are fractions."""
         return {name: value for name, value in vars(self).items() if name not in ("query_ndcg", "gold")}
 
 

@@ -37,7 +37,7 @@ class ClusteringResult:
 
     @property
     def points(self) -> float:
-        """The mean accuracy over the runs."""
+        """The mean accuracy × 100 over the runs."""
         return float(np.mean(self.accuracies))
 
     @property
@@ -47,11 +47,11 @@ class ClusteringResult:
 
     @property
     def nmi(self) -> float:
-        """The mean NMI over the runs."""
+        """The mean NMI × 100 over the runs."""
         return float(np.mean(self.nmis))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
+        """Return the scores of all runs, and their averages, as a JSON-serialisable dict."""
         averages = {"accuracy_mean": self.points, "accuracy_std": self.deviation}
         averages |= {"nmi_mean": self.nmi, "nmi_std": float(np.std(self.nmis, ddof=1))}
         return asdict(self) | averages
@@ -73,7 +73,10 @@ class ClusteringTask:
     family = "clustering"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedClustering":
-        """Read and check the file. Raises DataError if the file is missing or faulty, or in dev mode."""
+        """Read and check the labelled texts.
+
+        Raises DataError if the file is missing or faulty, or in dev mode, since the task has no dev split.
+        """
         settings.require_test(self.name)
         (path,) = require_files(self.name, data_dir / "clustering", [self.file], ADVICE)
         examples = read_clusters(path)

@@ -62,7 +62,7 @@ CLASSIFIER = tuple(field.name for field in fields(Classifier))
 
 
 class Params(dict):
-    """A dict whose entries are also attributes. As in the original, an attribute without an entry is None."""
+    """A dict whose entries are also attributes. As in the original SentEval, an attribute without an entry is None."""
 
     __setattr__ = dict.__setitem__
     __delattr__ = dict.__delitem__
@@ -75,7 +75,9 @@ class Params(dict):
 
 
 class SE:
-    """Evaluates the encoder of a script. The attribute `results` is the last return value of `eval`.
+    """SentEval's engine, which evaluates the encoder that a script passes as `batcher`.
+
+    The attribute `results` is the last return value of `eval`.
 
     batcher and prepare get the same `Params` object in every call, with the name of the task as `current_task`.
 
@@ -158,7 +160,7 @@ def as_array(vectors: Any) -> Any:
 
 
 def load_all_splits(name: str, data_dir: Path, settings: Settings) -> LoadedSts:
-    """Load an STS task with the sets of all its splits, which the original evaluates together."""
+    """Load an STS task with the sets of all its splits, which the original SentEval evaluates together."""
     splits = STS[name].splits
     sets = chain.from_iterable(load_pairs(name, data_dir, split, settings.official) for split in splits)
     return LoadedSts(name, ", ".join(splits), tuple(sets))
@@ -183,7 +185,7 @@ def similarities_by(
     first: np.ndarray,
     second: np.ndarray,
 ) -> np.ndarray:
-    """Return the similarities (N,) of pairs of vectors (N, H) by the function of a script.
+    """Return the similarities (N,) of pairs of vectors (N, H), computed by the function `params['similarity']`.
 
     Raises DataError unless all similarities are finite.
     """

@@ -37,7 +37,7 @@ class FewShotResult:
 
     @property
     def points(self) -> float:
-        """The mean accuracy over the draws."""
+        """The mean accuracy × 100 over the draws."""
         return float(np.mean(self.draws))
 
     @property
@@ -46,7 +46,7 @@ class FewShotResult:
         return float(np.std(self.draws, ddof=1))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
+        """Return the accuracies of all draws, and their average, as a JSON-serialisable dict."""
         return {**vars(self), "draws": list(self.draws), "mean": self.points, "std": self.deviation}
 
 
@@ -61,7 +61,7 @@ class FewShotTask:
     def load(self, data_dir: Path, settings: Settings) -> "LoadedFewShot":
         """Read and check all examples except the dev set.
 
-        Raises DataError if a class has too few examples, or in dev mode.
+        Raises DataError if a class has too few examples, or in dev mode, since the task has no dev split.
         """
         settings.require_test(self.name)
         wanted = {split: files for split, files in self.transfer.files.items() if split != "dev"}

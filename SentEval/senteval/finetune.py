@@ -59,7 +59,7 @@ class RelatednessResult:
         return 100 * (self.dev_spearman if self.split == "dev" else self.spearman)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict without the predictions and without values that are None."""
+        """Return the scores as a JSON-serialisable dict, without the predictions and values that are None."""
         return {name: value for name, value in vars(self).items() if name != "predictions" and value is not None}
 
     def as_senteval(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class RelatednessResult:
 
 @dataclass(frozen=True)
 class RelatednessTask:
-    """A similarity task with train, dev and test splits, on which a probe is trained."""
+    """A similarity task with train, dev and test splits, on which a probe (a small classifier) is trained."""
 
     name: str
     pairs: StsTask
@@ -104,7 +104,7 @@ class LoadedRelatedness:
         return [path for pairs in self.splits.values() for path in pairs.files]
 
     def score(self, embed: Embeddings, settings: Settings) -> RelatednessResult:
-        """Train the probe on the train split with early stopping on dev, and evaluate it on the test split."""
+        """Train a classifier of grades on the train split, stop early on dev, and evaluate on the test split."""
         features = {split: _featurize(pairs, embed, settings) for split, pairs in self.splits.items()}
         train, dev = self.splits["train"], self.splits["dev"]
         # The published permutations apply to pairs sorted by length.
@@ -130,7 +130,7 @@ class LoadedRelatedness:
 
 
 def grade_weights(gold: np.ndarray) -> np.ndarray:
-    """Return weights (N, 5) of the grades 1 to 5, so that the mean grades are the scores gold (N,).
+    """Return, for each of N gold scores, weights (N, 5) of the grades 1 to 5 whose weighted mean is the score.
 
     Source: Tai et al., eq. 15. As in the published code, a score below 1 (STSBenchmark has some) has only a weight for
     grade 1, so the row sums to the score instead of 1.

@@ -77,7 +77,7 @@ class FrequentResult:
         return {count: float(np.mean([scores[count] for scores in self.without.values()])) for count in counts}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
+        """Return the scores and their averages as a JSON-serialisable dict."""
         without = {task: _by_text(scores) for task, scores in self.without.items()}
         found = {"task": self.task, "split": self.split, "counted_in": COUNTED_IN}
         return {**found, "average_without": _by_text(self.average_without), "without": without}
@@ -95,7 +95,7 @@ class FrequentTask:
     family = "frequent"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedFrequent":
-        """Read and check the test sets of all STS tasks. Raises DataError in dev mode."""
+        """Read and check the test sets of all STS tasks. Raises DataError in dev mode: some have no dev split."""
         settings.require_test(self.name)
         sets = {name: task.read_split(data_dir, "test", settings.official) for name, task in STS.items()}
         return LoadedFrequent(self.name, sets)
@@ -115,7 +115,10 @@ class LoadedFrequent:
         return [path for sets in self.sets.values() for pairs in sets for path in pairs.files]
 
     def score(self, embed: Embeddings, settings: Settings) -> FrequentResult:
-        """Compute all scores. Raises DataError if `embed` has no access to the encoder's internals."""
+        """Compute Spearman for each task and number of removed tokens.
+
+        Raises DataError if `embed` has no access to the encoder's internals.
+        """
         if embed.inside is None:
             raise DataError(
                 f"{self.task} removes tokens, which needs access to the encoder (inside=); leave {self.task} out"

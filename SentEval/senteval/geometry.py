@@ -54,7 +54,9 @@ class CosineBin:
 
 @dataclass(frozen=True)
 class GeometryResult:
-    """The measures in the module docstring. Without access to the encoder, the measures of tokens are None.
+    """Alignment, uniformity and anisotropy, which the module docstring defines, and the influence of frequent tokens.
+
+    Without access to the encoder, the measures of tokens are None.
 
     Args:
         sentences: Number of sentences over which the uniformity is computed.
@@ -82,7 +84,7 @@ class GeometryResult:
     family = "geometry"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict without values that are None."""
+        """Return the measures that are not None as a JSON-serialisable dict."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
         return {**values, "positive_above": POSITIVE_ABOVE}
 
@@ -127,7 +129,7 @@ class GeometryTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedGeometry:
-    """A geometry task with its checked pairs and the sentences of the sample."""
+    """A geometry task with its checked pairs and the sample of sentences for the anisotropy."""
 
     task: str
     pairs: ScoredPairs

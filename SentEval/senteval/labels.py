@@ -53,7 +53,7 @@ class LabelsResult:
         return self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; scores are × 100."""
+        """Return the scores (× 100) as a JSON-serialisable dict."""
         return {**{name: value for name, value in vars(self).items() if name != "correct"}, "classes": [*self.classes]}
 
 
@@ -88,7 +88,7 @@ class LabelsRetrievalResult:
         return self.map
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; scores are × 100."""
+        """Return the mean (× 100) and the numbers as a JSON-serialisable dict."""
         arrays = ("query_average_precision", "query_class")
         values = {name: value for name, value in vars(self).items() if name not in arrays}
         return {**values, "classes": [*self.classes]}

@@ -84,7 +84,7 @@ def recorded() -> Iterator[dict[Path, Content]]:
 
 
 def record(path: Path, content: Content) -> None:
-    """Add a content to the dictionary of `recorded`. Raises DataError if the path has a different entry."""
+    """Add the content of a file to the dictionary of `recorded`. Raises DataError if the content has changed."""
     contents = _record.get()
     if contents is not None and contents.setdefault(path, content) != content:
         raise DataError(f"{path}: has changed while the tasks were loaded; start again")

@@ -69,7 +69,7 @@ def tasks_of_set(name: str, split: str) -> tuple[str, ...]:
 
 
 def find_by_name(name: str, known: Mapping[str, T]) -> T:
-    """Return the value of this name. If the name is unknown, raise DataError with a suggestion and all names."""
+    """Return `known[name]`. If the name is unknown, raise DataError with a suggestion and all known names."""
     if not isinstance(name, str):
         raise DataError(f"{name!r} is not the name of a task; the known tasks are {', '.join(known)}")
     if name in known:

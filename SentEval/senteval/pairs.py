@@ -45,11 +45,11 @@ class BinaryPairsResult:
 
     @property
     def points(self) -> float:
-        """The score × 100, as in tables."""
+        """The average precision × 100, as in tables."""
         return 100 * self.score
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; the accuracy is × 100, the other scores are fractions."""
+        """Return the scores as a JSON-serialisable dict; the accuracy is × 100, the rest are fractions."""
         return {name: value for name, value in vars(self).items() if name not in ("family", "gold", "cosines")}
 
 

@@ -252,7 +252,7 @@ def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why:
     rarest = int(np.argmin(counts))
     if counts[rarest] < least:
         raise DataError(
-            f"{task}: class {rarest} has {counts[rarest]} of {len(labels)} examples, but {why} needs at least "
+            f"{task}: class {rarest} has {counts[rarest]} of the {len(labels)} examples, but {why} needs at least "
             f"{least}; add examples, or use fewer folds or shots"
         )
 

@@ -36,6 +36,8 @@ CUTOFFS = (1, 3, 5)
 class RetrievalResult:
     """Recall × 100 by number of first ranks (1, 3 or 5), and the rank of the answer to every query.
 
+    A query is a sentence, and its answer is the sentence with the same meaning.
+
     Args:
         identical_pairs: The number of top-scored pairs whose sentences are identical.
         ranks: Query, answer, and rank of the answer (counted from 1), for each query. Table 3 of D2CSE shows the query
@@ -58,21 +60,21 @@ class RetrievalResult:
         return float(np.mean(list(self.recall.values())))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
+        """Return the recalls and ranks as a JSON-serialisable dict."""
         recall = {str(cutoff): recall for cutoff, recall in self.recall.items()}
         return {**asdict(self), "recall": recall, "ranks": [list(row) for row in self.ranks]}
 
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Retrieval among the sentences of a similarity task."""
+    """Retrieval of the sentence with the same meaning among all sentences of a similarity task."""
 
     name: str
     pairs: StsTask
     family = "retrieval"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedRetrieval":
-        """Read and check the split. Raises DataError if no query has an answer."""
+        """Read and check the pairs of the evaluated split. Raises DataError if no query has an answer."""
         (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
         top = np.flatnonzero(pairs.gold == EQUIVALENT)
         if not len(top):
@@ -82,7 +84,7 @@ class RetrievalTask:
             )
         if settings.identical == "merge" and all(pairs.first[row] == pairs.second[row] for row in top):
             raise DataError(
-                f"{pairs.source}: all pairs with the top score are identical; use identical='keep'",
+                f"{pairs.source}: every pair with the top score has two identical sentences; use identical='keep'",
                 "identical='keep'",
             )
         return LoadedRetrieval(self.name, pairs)

@@ -59,12 +59,12 @@ class TaskResult:
 
     @property
     def mean(self) -> Correlation:
-        """The average over the sets, with equal weights."""
+        """The correlations averaged over the sets, with equal weights."""
         return self._average([1] * len(self.subsets))
 
     @property
     def wmean(self) -> Correlation:
-        """The average over the sets, weighted by their numbers of pairs."""
+        """The correlations averaged over the sets, weighted by their numbers of pairs."""
         return self._average([subset.nsamples for subset in self.subsets.values()])
 
     @property
@@ -74,7 +74,7 @@ class TaskResult:
 
     @property
     def points(self) -> float:
-        """The score × 100, as in tables."""
+        """`score` × 100, as in tables."""
         return 100 * self.score
 
     def _average(self, weights: Sequence[int]) -> Correlation:
@@ -84,7 +84,7 @@ class TaskResult:
         return Correlation(float(pearson), float(spearman), self.all.nsamples)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; correlations are not × 100."""
+        """Return the correlations (not × 100) of every set as a JSON-serialisable dict."""
         return {"task": self.task, "split": self.split, "sets": self.as_senteval()}
 
     def as_senteval(self) -> dict[str, dict]:

@@ -71,7 +71,7 @@ class Settings:
             raise DataError(f"{task} has no dev split; use the mode test or fasttest")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
+        """Return the settings as a JSON-serialisable dict."""
         return {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}
 
 
@@ -86,7 +86,7 @@ MODES: Mapping[str, Settings] = {
 
 
 def settings_of_mode(mode: str, **changes: Any) -> Settings:
-    """Return the settings of a mode with the given changes. Raises DataError if the mode is unknown."""
+    """Return the settings of the mode "test", "fasttest" or "dev", with changes. Raises DataError for other modes."""
     if mode not in MODES:
         raise DataError(f"unknown mode {quote(mode)}; choose one of {', '.join(MODES)}")
     return replace(MODES[mode], **changes)

@@ -33,7 +33,7 @@ class PairSet:
 
 @dataclass(frozen=True)
 class StsTask:
-    """A similarity task.
+    """A similarity task: sentence pairs with human scores (STS).
 
     Args:
         folder: Folder of the files in downstream/.

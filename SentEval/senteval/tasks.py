@@ -30,7 +30,7 @@ class Result(Protocol):
     family: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
+        """Return the scores as a JSON-serialisable dict."""
         ...
 
 

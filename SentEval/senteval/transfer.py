@@ -63,7 +63,7 @@ class TransferResult:
         return self.dev_accuracy if self.split == "dev" else self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict, without empty values, None, and values of single examples."""
+        """Return the scores as a JSON-serialisable dict, without empty values, None, and values of single examples."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
         return {name: value for name, value in values.items() if value not in (None, ())}
 

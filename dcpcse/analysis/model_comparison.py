@@ -273,7 +273,9 @@ def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> 
     families = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
     if len(families) > 1:
         (kind, first), (other, second) = list(families.items())[:2]
-        raise UserError(f"{task} is a task of {kind} for {first} and of {other} for {second}; rename the data of one")
+        raise UserError(
+            f"{task} is a {kind} task in {first} and a {other} task in {second}; rename your own data {task}"
+        )
 
 
 def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
@@ -325,12 +327,12 @@ class _Row:
 
     @property
     def has_examples(self) -> bool:
-        """Whether examples are resampled, and not tasks."""
+        """Whether the intervals come from resampled examples instead of resampled tasks."""
         return self.resampled is not None and self.examples not in (TASKS, LANGUAGES)
 
     @property
     def points(self) -> Sequence[np.ndarray]:
-        """The scores × 100 (R,) of each model."""
+        """For each model, the scores × 100 (R,) of its R runs."""
         return self.main_scores if self.resampled is None else [100 * scores for scores in self.resampled.observed]
 
     def scores(self, models: Mapping[str, Sequence[RunOutcomes]], level: float) -> Iterator[ModelScore]:

@@ -144,7 +144,7 @@ def measure_models(
         notify(f"{label}: {folder}")
         try:
             if not is_model_folder(folder):
-                raise UserError(f"{folder} contains no trained model: its training has not finished")
+                raise UserError(f"{folder} contains no trained model, since its training has not finished; resume it")
             measured[label] = measure_model(label, load_model(str(folder), encoder), inputs, options, count)
         except (UserError, DataError) as error:
             failed[label] = str(error)

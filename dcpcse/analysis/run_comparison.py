@@ -32,12 +32,12 @@ def align_rows(columns: Sequence[Mapping[str, Any]]) -> list[RunRow]:
 
 
 def compare_settings(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare all options of run.yaml except the output folder."""
+    """Return a row per option of training runs, except the output folder, with its value in run.yaml of each run."""
     return [row for row in align_rows([run.options for run in runs]) if row.name not in PLACE_OPTIONS]
 
 
 def compare_last_values(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare the last logged values, without dev scores."""
+    """Return a row per logged quantity, with its last value in each training run, without dev scores."""
     columns = []
     for run in runs:
         logged = [(name, value) for line in run.metrics for name, value in line.items() if is_number(value)]
@@ -46,7 +46,7 @@ def compare_last_values(runs: Sequence[Run]) -> list[RunRow]:
 
 
 def compare_dev_scores(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare the last and the best value of every dev metric."""
+    """Return two rows per dev metric, with its best and its last value in each training run."""
     kinds = ("best", "last")
     return align_rows(
         [
@@ -57,7 +57,7 @@ def compare_dev_scores(runs: Sequence[Run]) -> list[RunRow]:
 
 
 def compare_test_scores(reports: Sequence[Mapping[Path, Mapping[str, Any]]]) -> list[RunRow]:
-    """Compare the scores × 100 of each task and mode, from the score files of each run (`run_history.find_scores`)."""
+    """Return a row per task and mode, with the score × 100 in each run's score files (`run_history.find_scores`)."""
     columns: list[dict[str, Any]] = []
     for of_run in reports:
         columns.append({})
@@ -70,7 +70,7 @@ def compare_test_scores(reports: Sequence[Mapping[Path, Mapping[str, Any]]]) -> 
 
 
 def compare_environments(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare versions, hardware, commit and platform. A resumed run can have several values, which are all listed."""
+    """Return a row per version, hardware, commit and platform, with all values that a training run had, if resumed."""
     columns = []
     for run in runs:
         rows = [row for row in align_rows([_flatten(call) for call in run.environment]) if row.name != "from_step"]

@@ -123,7 +123,7 @@ def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[st
     if denoises and "mask_embedding_sentence_delta_no_delta_eval" not in seen:
         implied = ["--denoise_in_dev"]
     if implied:
-        notify(f"as in the public PromptBERT code: {' '.join(implied)}")
+        notify(f"added, as in the public PromptBERT code: {' '.join(implied)}")
     return implied
 
 

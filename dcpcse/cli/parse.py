@@ -175,7 +175,8 @@ def _content(path: Path) -> dict[str, Any]:
     """Return a dict from option names to values, from an options file."""
     if path.suffix not in _READERS:
         raise UserError(
-            f"{path} is not a file of options (.json, .yaml), and the model is already given by --model_name_or_path"
+            f"{path} is not a file of options (.json, .yaml), and the model is already given by --model_name_or_path; "
+            "omit one of them"
         )
     try:
         content = _READERS[path.suffix](read_text(path))

@@ -52,7 +52,7 @@ class Adapters:
         backbone: The frozen encoder, already on its device.
         dtype: Data type of the weights of the encoder, such as "float32".
         folder: Folder that contains the tokenizer of the encoder.
-        options: Revision, cache and token for folders on the Hub.
+        options: Revision, cache and access token for folders on the Hub.
     """
 
     def __init__(self, backbone: Backbone, dtype: str, folder: str | Path, options: LoadOptions | None = None) -> None:
@@ -81,7 +81,7 @@ class Adapters:
             base: Path of the frozen encoder, if this path differs from the path recorded in the first folder. Weights
                 and configuration must match the record.
             device: Device of the encoder. None: CUDA if it is available.
-            options: Revision, cache and token for folders on the Hub.
+            options: Revision, cache and access token for folders on the Hub.
 
         Raises:
             UserError: If a folder has a different base encoder, vocabulary or data type than the first folder, if a
@@ -105,7 +105,7 @@ class Adapters:
 
         Args:
             model: The loaded model.
-            options: Revision, cache and token for folders on the Hub.
+            options: Revision, cache and access token for folders on the Hub.
 
         Raises:
             UserError: If the encoder of the model was trained or has a LoRA adapter. Other adapters do not fit such
@@ -254,8 +254,8 @@ class AdapterFiles:
 
     Args:
         folder: The folder of the adapter.
-        contents: The contents of the folder.
-        tokenizer: The tokenizer of the folder.
+        contents: The record and the tensors of the adapter.
+        tokenizer: The tokenizer of the adapter.
         tokenizer_record: The result of `tokenizer_record(tokenizer)`.
     """
 
@@ -267,11 +267,11 @@ class AdapterFiles:
 
 @dataclass(frozen=True)
 class MixedTexts:
-    """Tokenized sentences of several adapters.
+    """Tokenized sentences, each to be encoded with one of several adapters.
 
     Args:
         models: The model of each adapter.
-        rows: The tokenized sentences of each adapter.
+        rows: For each adapter, the tokenized sentences that it encodes.
         places: For each sentence, the index of its adapter, and the index of the sentence in `rows` of this adapter.
     """
 
@@ -372,7 +372,7 @@ class _Pass:
         return _Pass(self.models, list(map(change, self.parts)), change(self.packing))
 
     def embeddings(self, options: EncodeOptions) -> list[torch.Tensor]:
-        """Return the embeddings (n, H) of the rows of each part."""
+        """Return the embeddings (n, H) of the n rows of each adapter."""
         all_layers = any(model.pooler.needs_all_layers for model in self.models)
         states = hidden_states(self.parts, packing=self.packing, all_layers=all_layers)
         embeddings = []
@@ -385,10 +385,11 @@ class _Pass:
 
 @dataclass(frozen=True)
 class MixedBatch(TensorGroup):
-    """A batch of `Adapters.encode`.
+    """A batch of tokenized sentences, which `Adapters.encode` encodes together.
 
     Args:
-        passes: The rows of the batch. Rows whose encoders have the same layers are in the same pass.
+        passes: The sentences, as rows of token ids. One forward pass computes all rows whose encoders have the same
+            layers.
         order: Tensor (N,) that contains, for each sentence, its index among the rows of all passes.
     """
 

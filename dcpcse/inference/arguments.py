@@ -132,7 +132,7 @@ class EncodingArguments(PrecisionOptions):
 
 @dataclass
 class PublishedEvaluationArguments(Options):
-    """Options that the papers' evaluation scripts have in addition to `EncoderArguments`."""
+    """Options of the evaluation scripts of DCPCSE and similar papers that `EncoderArguments` lacks."""
 
     _argument_group_name = "options of the papers' script"
 

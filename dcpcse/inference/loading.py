@@ -69,7 +69,7 @@ def load_model(
             sentence-transformers encoder, or file of word vectors.
         args: Options for loading the encoder.
         published: Options of the papers' evaluation scripts.
-        options: Revision, cache and token for the Hub. None: the values in `args`.
+        options: Revision, cache and access token for the Hub. None: the values in `args`.
         of_checkpoint: Arguments for checkpoints of other code.
 
     Raises:
@@ -82,12 +82,12 @@ def load_model(
 
 
 def load_plain(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
-    """Load the encoder of a folder as a plain encoder, even if the folder contains a head or prompts of other code.
+    """Load only the encoder of a folder, without a head or prompts of other code that the folder may contain.
 
     Args:
         name: Folder or hub id of the encoder.
         args: Options for loading the encoder.
-        options: Revision, cache and token for the Hub.
+        options: Revision, cache and access token for the Hub.
     """
     return _computed_as(_untrained(name, args, options), args)
 
@@ -102,9 +102,10 @@ def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEnco
 
 
 def load_guide(name: str, args: EncoderArguments, option: str = "guide") -> SentenceEncoder:
-    """Load an encoder as in `load_model`, but with mean pooling as the default for plain encoders.
+    """Load a guide (a second encoder that filters negatives), with mean pooling as the default for plain encoders.
 
-    Mean pooling is used if the folder of the encoder does not name a pooling and `args.pooler_type` is None.
+    Mean pooling is used if the folder of the encoder does not name a pooling and `args.pooler_type` is None. All else
+    is as in `load_model`.
 
     Args:
         name: As in `load_model`.
@@ -235,7 +236,10 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
         model.text_prefix, model.prompts = folder.texts.prefix, folder.prompts
     folder.limit_length(model)
     if asked:
-        notify(f"representation: {model.pooling} instead of the pooling in {MODULES}; its other settings are used")
+        notify(
+            f"representation: {model.pooling} instead of the pooling in {MODULES}; the folder's other settings are "
+            "used"
+        )
     else:
         settle_modules(model, folder.pooling)
         if (size := read_size(folder.folder)) is not None:

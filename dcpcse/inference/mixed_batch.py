@@ -22,7 +22,7 @@ class EncoderBatch(TensorGroup):
         encoder: The encoder.
         input_ids: Token ids (n, l), padded to the longest row.
         attention_mask: Mask (n, l): 1 for tokens, 0 for padding.
-        slots: Slots of the templates. None: the rows have no template.
+        slots: Indices of the template slots, such as [MASK], in the rows. None: the rows have no template.
     """
 
     encoder: Encoder
@@ -37,7 +37,7 @@ class EncoderBatch(TensorGroup):
 
 
 def joint_mask(parts: Sequence[EncoderBatch]) -> Tensor:
-    """Return the attention mask (N, L) of the rows of all parts."""
+    """Return one attention mask (N, L) for all N rows of several encoders, padded to the longest row."""
     return _stacked([part.attention_mask for part in parts])
 
 
@@ -50,7 +50,7 @@ def hidden_states(
 
     Args:
         parts: The rows of each encoder.
-        packing: The packing of `joint_mask(parts)`. None: compute the packing.
+        packing: The places of tokens and padding in `joint_mask(parts)`. None: compute the places.
         all_layers: As in `Encoder.forward`.
 
     Raises:

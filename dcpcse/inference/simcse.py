@@ -31,7 +31,7 @@ Sentences = str | Sequence[str]
 
 
 class SimCSE:
-    """Encode sentences, compare sentences, and search for similar sentences.
+    """A replacement for the SimCSE tool: it encodes and compares sentences, and searches for similar sentences.
 
     Args:
         model_name_or_path: Output folder of train.py, Hugging Face folder or hub id.

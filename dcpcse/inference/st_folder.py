@@ -33,7 +33,7 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
 
     Args:
         name: Folder or hub id of the model.
-        options: Revision, cache and token for the Hub.
+        options: Revision, cache and access token for the Hub.
     """
     if not hub.is_hub_id(name):
         return Path(name) if (Path(name) / MODULES).is_file() else None
@@ -49,7 +49,7 @@ def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
 
     Args:
         name: Folder or hub id of the encoder.
-        options: Revision, cache and token for the Hub.
+        options: Revision, cache and access token for the Hub.
     """
     files = (MODULES, MODEL_CONFIG)
     if not hub.is_hub_id(name):
@@ -82,7 +82,7 @@ class SentenceFolder:
 
         Args:
             name: Folder or hub id of the encoder.
-            options: Revision, cache and token for the Hub.
+            options: Revision, cache and access token for the Hub.
         """
         folder = modules_folder(name, options)
         return None if folder is None else cls(folder)
@@ -94,7 +94,7 @@ class SentenceFolder:
 
     @cached_property
     def prompts(self) -> dict[str, str]:
-        """The named prompts. If the pooling leaves out their tokens, which is not supported: {}, with a warning."""
+        """The prompts by name. {}, with a warning, if the pooling excludes the tokens of prompts (not supported)."""
         if self.texts.prompts and not self.pooling.include_prompt:
             warn(
                 f"{self.folder}: its prompts are not used, since its pooling leaves out their tokens (include_prompt)"
@@ -146,7 +146,7 @@ def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
             if layer.in_features != size:
                 raise UserError(
                     f"{settings.folder}: its weights need input vectors of {layer.in_features} values, but the "
-                    f"vectors have {size}"
+                    f"vectors have {size}; copy the folder again"
                 )
         model.head, model.head_at_inference = DenseLayers(layers, [dense.activation for dense in after.dense]), True
         model.requires_grad_(False).eval()

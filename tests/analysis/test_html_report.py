@@ -122,7 +122,7 @@ def test_sections_without_data_or_models_give_the_reason(two, reported, tmp_path
     (tmp_path / "corpus.txt").write_text("Rain fell.\n", encoding="utf-8")
     page = reported(*two, "--corpus", tmp_path / "corpus.txt", "--overwrite", models=())
     for name, line in zip("ab", page.notes("neighbours"), strict=True):
-        assert f"{tmp_path / name} contains no trained model: its training has not finished" in line
+        assert f"{tmp_path / name} contains no trained model, since its training has not finished" in line
 
 
 def test_a_mistake_is_one_line_and_writes_nothing(two, tmp_path, capsys, monkeypatch):

@@ -121,7 +121,7 @@ def test_similarities_and_indices_take_the_options_whole(model, sentences, tmp_p
     refused("expected vectors of size 8, as in the index, found size 32", again.search_vectors, vectors)
     path = tmp_path / "again/dcpcse_index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
-    refused("truncate_dim is 16, and dimension 8; build it again", dcpcse.SentenceIndex.load, tmp_path / "again")
+    refused("truncate_dim is 16, but dimension is 8; build it again", dcpcse.SentenceIndex.load, tmp_path / "again")
 
 
 def test_the_class_of_the_tool_uses_the_size_everywhere(model, sentences):

@@ -325,7 +325,7 @@ def test_a_damaged_folder_is_rejected_in_one_line(saved, queries, tmp_path):
         damage(folder)
         refused(message, lambda folder=folder: SentenceIndex.load(folder).search_vectors(queries, SIZE))
     change(saved, rows=2)
-    refused(f"names 2 rows, but there are {SIZE}", SentenceIndex.load, saved)
+    refused(f"records 2 vectors, but vectors.npy contains {SIZE}", SentenceIndex.load, saved)
 
 
 def test_an_index_is_replaced_on_request_only_and_other_files_never(saved, vectors, texts, tmp_path):

@@ -267,7 +267,7 @@ def test_a_file_that_is_read_is_never_replaced(tmp_path):
     (tmp_path / "link.csv").hardlink_to(pairs)
     for name in ("pairs", "link"):
         options = {"output": tmp_path / f"{name}.csv", "overwrite": True, "cache_dir": tmp_path / "cache"}
-        message = rf'{name}\.csv" is also read, and would be overwritten'
+        message = rf'{name}\.csv" is an input and would be overwritten'
         refused(message, dcpcse.mine, Lookup(), str(pairs), **options)
 
 

@@ -90,7 +90,7 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
 
     outcome = tool(reproduce_command, [*argv, "--baseline", SCPCSE])
     assert outcome.code == 0, outcome.err + (output / DCPCSE / "seed-0/log.txt").read_text()
-    assert "2 units, 1 of them finished" in outcome.said
+    assert "2 units (one per row and seed), 1 of them finished" in outcome.said
     assert units(output).items() >= first.items() and len(units(output)) == 2
     answer = json.loads((output / "answer.json").read_text(encoding="utf-8"))
     scores = json.loads((output / DCPCSE / "seed-0/scores.json").read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
     assert cells[DCPCSE]["avg"]["values"] == [scores["averages_x100"]["sts"]]
     table = (output / "answer.tex").read_text(encoding="utf-8")
     assert f"DCPCSE-BERT-base & {scores['scores_x100']['STS12']:.2f} & " in table, table
-    assert "2 units, 2 of them finished" in tool(reproduce_command, argv).said
+    assert "2 units (one per row and seed), 2 of them finished" in tool(reproduce_command, argv).said
     other = [*argv[: argv.index("--limit")], "--limit", "3", *argv[argv.index("--limit") + 2 :]]
     refused(tool, reproduce_command, other, "(train --max_steps 2 ", "now --max_steps 3 ", "another --output_dir")
 

@@ -164,7 +164,7 @@ def test_settings_and_encoder_are_those_of_the_row_by_default(made, rows, evalua
     expected = evaluated(tmp_path / "imported")
     rows(a_row(expected, preset=PRESETS["dcpcse"]))
     outcome, report = verified(folder)
-    assert f"{ROW} is the only row that fits" in outcome.said
+    assert f"compared with {ROW}, the only row for such a model" in outcome.said
     assert f"--base bert-base-uncased: not given; taken from {ROW}" in outcome.said
     assert report["assumed"] == {"pooler_type": "cls", "mlp_only_train": True, "position_offset": 3}
     assert "`--mlp_only_train True`, not in the checkpoint" in (tmp_path / "report/verification.md").read_text()

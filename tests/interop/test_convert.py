@@ -459,7 +459,7 @@ def test_the_command_prints_assumed_settings_and_tensors_left_out(checkpoint, tm
     with caplog.at_level("INFO"):
         assert run(import_command, words) == 0
     for piece in (
-        "left out (masked-LM head, used in training only): ['lm_head.bias', 'lm_head.decoder.weight', ",
+        "tensors left out (masked-LM head, used in training only): ['lm_head.bias', 'lm_head.decoder.weight', ",
         "--pooler_type cls: not in the checkpoint; taken from preset dcpcse/unsup-roberta-base; ",
     ):
         assert piece in caplog.text

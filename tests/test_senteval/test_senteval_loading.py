@@ -259,7 +259,7 @@ def test_a_class_too_small_for_nested_folds_is_refused_and_no_other(tmp_path, k,
     counts = [40, 40]
     counts[rare] = least - 1
     write_classes(tmp_path, "MR", *counts)
-    expected = f"MR: class {rare} has {least - 1} of {39 + least} examples, but nested {k}-fold cross-validation"
+    expected = f"MR: class {rare} has {least - 1} of the {39 + least} examples, but nested {k}-fold cross-validation"
     assert refused("MR", tmp_path, kfold=k).startswith(f"{expected} needs at least {least}; ")
     counts[rare] = least
     write_classes(tmp_path, "MR", *counts)
@@ -286,7 +286,7 @@ def test_a_class_too_small_for_the_training_set_is_refused_and_no_other(tmp_path
     )
     write_rows(tmp_path, name, others + rare[: least - 1])
     message = small.refusal_before_encoding([name], tmp_path, settings=settings)
-    assert f"{name} train: class 1 has {least - 1} of {len(others) + least - 1} examples, but " in message
+    assert f"{name} train: class 1 has {least - 1} of the {len(others) + least - 1} examples, but " in message
     write_rows(tmp_path, name, others + rare[:least])
     assert evaluate(small.hashed_encode, [name], tmp_path, settings=settings).results[name].n_dev > 0
 
@@ -315,7 +315,7 @@ def test_a_class_with_too_few_examples_to_draw_is_refused_and_no_other(tmp_path,
     assert (result.n_train, result.n_test) == (6 * classes, classes * (1 if transfer == "CR" else least))
     small.write_tiny_transfer(tmp_path, transfer, count=least - 1 - blank)
     message = small.refusal_before_encoding([name], tmp_path, settings=settings)
-    assert f"{name}: class 0 has {least - 1} of {(least - 1) * classes} examples, but drawing 6 of each" in message
+    assert f"{name}: class 0 has {least - 1} of the {(least - 1) * classes} examples, but drawing 6 of each" in message
 
 
 # What else must be in the files
@@ -351,7 +351,7 @@ def test_retrieval_that_merges_identical_sentences_is_refused_where_nothing_rema
 
     path = write_benchmark(tmp_path, "5", "5", "3", same=True)
     message = refused("STSBenchmark-retrieval", tmp_path, identical="merge")
-    assert message.startswith(f"{path}: all pairs with the top score are identical")
+    assert message.startswith(f"{path}: every pair with the top score has two identical sentences")
     assert queries("keep") == 4
     path.write_bytes(path.read_bytes() + b"g\tf\ty\t0\t5\tone\tanother\n")
     assert queries("merge") == 2

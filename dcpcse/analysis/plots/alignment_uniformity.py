@@ -33,7 +33,7 @@ class Point:
 
 @style.styled
 def draw(points: Sequence[Point]) -> "Figure":
-    """Draw one marker per point; each label has a different shape of marker.
+    """Draw a marker at the alignment and uniformity of each point; each label has a different shape of marker.
 
     The colour of a marker shows Spearman; the marker is hollow if Spearman is unknown. Arrows join the points that
     have the same label and a training step, in the order of the steps.

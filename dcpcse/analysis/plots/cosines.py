@@ -31,7 +31,7 @@ MARKS = 12
 
 @style.styled
 def draw_cosines(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
-    """Draw a hexagonal histogram per model and, below it, one violin per bin of gold scores.
+    """Draw the cosines by gold score: a hexagonal histogram per model and, below it, a violin per bin of gold scores.
 
     All panels have the same scales, so that models can be compared.
 

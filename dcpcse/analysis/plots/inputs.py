@@ -29,7 +29,7 @@ STS_TASK = "STSBenchmark"
 
 
 def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
-    """Return path or hub id by label, from arguments of the form `LABEL=PLACE` or `PLACE`.
+    """Return a dict from labels to paths or hub ids, from arguments of the form `LABEL=PLACE` or `PLACE`.
 
     Without LABEL, the name of the file, folder or encoder is the label.
 
@@ -45,7 +45,7 @@ def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
         if not equals or Path(word).exists():
             label, path = _name(word), word
         elif not (label and path):
-            raise UserError(f"{word!r}: must be {called.upper()}=PLACE or PLACE")
+            raise UserError(f"{word!r}: must be {called.upper()}=PLACE or PLACE (path or hub id)")
         if label in paths:
             raise UserError(
                 f"{paths[label]} and {path} have the same {called} {label!r}; give one of them another {called}, as "
@@ -107,10 +107,10 @@ def numbers(values: Sequence[Any], owner: str) -> list[float]:
         owner: A description of the values at the beginning of messages.
     """
     if not isinstance(values, list) or not values:
-        raise UserError(f"{owner}: {values!r} is not a list of numbers")
+        raise UserError(f"{owner}: {values!r} is not a list of numbers; create the file again")
     for value in values:
         if not is_number(value):
-            raise UserError(f"{owner}: {value!r} is not a finite number")
+            raise UserError(f"{owner}: {value!r} is not a finite number; create the file again")
     return [float(value) for value in values]
 
 
@@ -189,15 +189,15 @@ def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
 
 
 def add_models(parser: CommandParser) -> None:
-    """Add the argument for one or several encoders."""
+    """Add the argument for one or several encoders to a parser."""
     parser.add_model("models", f"{MODEL_HELP} LABEL=FOLDER sets the label.", nargs="+", metavar="MODEL")
 
 
 def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
-    """Add the options that choose the pairs on which encoders are evaluated.
+    """Add to a parser the options that choose the pairs on which encoders are evaluated.
 
     Args:
-        task: Whether to add an option for the task. False: the task is STS-B, which has no pairs for training here.
+        task: Whether to add an option for the task. False: the task is STS-B, with the splits dev and test.
     """
     help = "Folder that contains downstream/ (default: %(default)s)."
     parser.add_argument("--data_dir", default=DATA_DIR, help=help)
@@ -209,7 +209,7 @@ def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
 
 
 def add_pairs(parser: CommandParser) -> None:
-    """Add the argument for encoders, and the options that choose the pairs on which encoders are evaluated."""
+    """Add the arguments of `add_models` and `add_data` to a parser."""
     add_models(parser)
     add_data(parser)
 

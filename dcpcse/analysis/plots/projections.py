@@ -221,7 +221,8 @@ def gather_embeddings(args: argparse.Namespace) -> tuple[dict[str, np.ndarray], 
             )
     coordinates, names = project(np.concatenate(list(embeddings.values())), args.projection, args.seed)
     inputs.notify(
-        f"{len(rows):,} distinct sentences of {task} {args.split} per model; {args.projection} of all models"
+        f"{len(rows):,} distinct sentences of {task} {args.split} per model; one {args.projection} projection of all "
+        "models"
     )
     return dict(zip(embeddings, np.split(coordinates, len(embeddings)), strict=True)), names
 
@@ -370,12 +371,15 @@ def read_lines(path: Path, most: int) -> list[str]:
     except OSError as error:
         raise UserError(f"--text: cannot read {path}: {error.strerror}") from error
     if not lines:
-        raise UserError(f"--text {path}: contains no text")
+        raise UserError(f"--text {path}: contains no text; give a file with texts, one per line")
     return lines
 
 
 def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
-    """Count the tokens of a text, and project the chosen matrices of each encoder, without special tokens."""
+    """Count the tokens of a text, and project each encoder's embedding matrices that `args.matrix` names.
+
+    Special tokens are left out.
+    """
     from dcpcse.inference.loading import load_model
 
     if args.lm_head != "checkpoint" and "mlm_head" not in args.matrix:
@@ -397,7 +401,7 @@ def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
 
 
 def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], lines: Sequence[str]) -> list[Tokens]:
-    """Project the chosen matrices of an encoder, without special tokens, and count its tokens in `lines`.
+    """Project embedding matrices of an encoder, without special tokens, and count its tokens in `lines`.
 
     If both matrices of an encoder are equal, as with tied weights, the result has one item for both.
 

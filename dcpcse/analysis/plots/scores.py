@@ -138,10 +138,14 @@ def gather_frequent(args: argparse.Namespace) -> tuple[dict[str, dict[int, float
         scored[path], scores = _without_frequent(task, path)
         of_count = {int(count): value for count, value in scores.items()}
         models[label] = dict(zip(of_count, inputs.numbers(list(of_count.values()), path), strict=True))
-        inputs.notify(f"{label}: {scored[path]}, {len(of_count)} counts up to {max(of_count)} ({path})")
+        inputs.notify(
+            f"{label}: {scored[path]}, {len(of_count)} numbers of removed tokens, up to {max(of_count)} ({path})"
+        )
     if len(set(scored.values())) > 1:
         listed = ", ".join(f"{path} {data}" for path, data in scored.items())
-        raise UserError(f"the files score different data, which cannot be compared: {listed}; give one of them")
+        raise UserError(
+            f"scores on different data cannot be compared: {listed}; give only files with scores on the same data"
+        )
     return models, next(iter(scored.values()))
 
 
@@ -150,7 +154,7 @@ def _without_frequent(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[
     frequent = task["family"] == "frequent"
     scores = task.get("average_without" if frequent else "without_frequent")
     if not scores:
-        raise UserError(f"{path}: no scores without frequent tokens; evaluate again with --task_set frequent")
+        raise UserError(f"{path}: no scores with frequent tokens removed; evaluate again with --task_set frequent")
     if frequent:
         return f"mean of {len(task.get('without') or ())} STS tasks", scores
     return f"{task['task'].removesuffix('-geometry')} {task['split']}", {"0": task.get("spearman"), **scores}

@@ -94,7 +94,7 @@ class SeriesStyle:
     hatch: str
 
     def line(self) -> dict[str, Any]:
-        """Return the options of a line with markers."""
+        """Return the options with which matplotlib plots a line with markers in this style."""
         return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
 
 
@@ -121,7 +121,7 @@ def _style() -> Iterator[None]:
 
 
 def styled(draw: "Callable[..., Figure]") -> "Callable[..., Figure]":
-    """Decorate a function so that it draws in this style, and raises UserError if matplotlib is not installed."""
+    """Decorate a function so that it draws in the style of dcpcse, and raises UserError without matplotlib."""
 
     @wraps(draw)
     def in_style(*args: Any, **options: Any) -> "Figure":
@@ -150,12 +150,13 @@ def figure(width: float, height: float) -> "Figure":
 
 
 def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
-    """Return a figure with `count` panels, at most 3 per row, and the axes (rows_each, count).
+    """Return a figure with `count` columns of panels, at most 3 side by side, and the axes (rows_each, count).
 
     Unused positions are hidden.
 
     Args:
         height: Height of a panel in inches.
+        rows_each: Number of panels in a column.
     """
     columns = min(count, PANELS_PER_ROW)
     rows = -(-count // columns)
@@ -197,7 +198,7 @@ def colorbar(figure: "Figure", values: Any, axes: Any, label: str, **options: An
 
 
 def title(axes: "Axes", text: str, columns: int = 1, below: str = "") -> None:
-    """Set the title of one of `columns` panels side by side, wrapped to fit. `below` is a further line."""
+    """Set the title of one of `columns` panels side by side, wrapped to fit. `below` is a second line."""
     room = COLUMN if columns == 1 else PAGE / columns
     lines = [plain(line, int((room - 0.5) * CHARACTERS_PER_INCH)) for line in (text, below) if line]
     axes.set_title("\n".join(lines))

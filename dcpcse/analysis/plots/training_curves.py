@@ -44,7 +44,7 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """
     names = metric_names(runs)
     if not names:
-        raise UserError("the runs have logged no values that can be drawn; log more often")
+        raise UserError("the runs have logged no values that can be drawn; train with a smaller --logging_steps")
     figure, axes = style.panel_grid(len(names), 1.5, sharex=True)
     handles: dict[str, Any] = {}
     for i, (panel, name) in enumerate(zip(axes[0], names, strict=True)):
@@ -143,7 +143,7 @@ def draw_pretraining(record: Mapping[str, Any]) -> "Figure":
 
 
 def curve_png(record: Mapping[str, Any]) -> bytes | None:
-    """Return the plot of a record as PNG. Without matplotlib, log a line and return None."""
+    """Return the plot of `draw_pretraining` as PNG. Without matplotlib, log a line and return None."""
     try:
         return style.png(draw_pretraining(record))
     except UserError as error:

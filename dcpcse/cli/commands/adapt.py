@@ -15,7 +15,7 @@ command again to resume an interrupted one."""
 
 
 def adapt_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user."""
+    """Run `dcpcse adapt`. Raises UserError for mistakes of the user."""
     started, argv = time.monotonic(), list(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     args = adapt_parser().parse_args(argv[:split])
@@ -30,7 +30,7 @@ def adapt_command(argv: Sequence[str]) -> None:
 
 
 def adapt_parser() -> CommandParser:
-    """Return the parser of the command. Options after -- are options of train.py."""
+    """Return the parser of `dcpcse adapt`. Options after -- are options of train.py."""
     parser = CommandParser(
         "dcpcse adapt",
         usage="dcpcse adapt ENCODER DATA --output_dir FOLDER [--OPTION VALUE ...] [-- OPTIONS OF train.py]",

@@ -26,7 +26,7 @@ shows in which settings and logged values runs differ, without a test."""
 
 
 def compare_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user."""
+    """Run `dcpcse compare`. Raises UserError for mistakes of the user."""
     args = compare_parser().parse_args(list(argv))
     names, models = _models(args)
     for name in ("output_file", "plot", "table"):
@@ -86,7 +86,7 @@ def _models(args: argparse.Namespace) -> tuple[list[str | None], list[list[str]]
 
 
 def compare_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse compare`."""
     parser = CommandParser("dcpcse compare", description=DESCRIPTION)
     add = parser.add_argument
     parser.add_model(

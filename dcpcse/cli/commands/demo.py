@@ -24,7 +24,7 @@ POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_tem
 
 
 def demo_command(argv: Sequence[str]) -> None:
-    """Run the command until Ctrl-C. Raises UserError or DataError for mistakes that the user can fix."""
+    """Run `dcpcse serve demo` until Ctrl-C. Raises UserError or DataError for mistakes that the user can fix."""
     args = demo_parser().parse_args(list(argv))
     places = labelled(args.models)
     _check_options(args, places.values())
@@ -58,7 +58,7 @@ def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
 
 
 def demo_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse serve demo`."""
     parser = CommandParser(
         prog="dcpcse serve demo",
         description="Serve a local web page that shows the nearest sentences of a typed one under each model.",

@@ -35,7 +35,7 @@ KIND_OF_OPTION = {
 
 
 def doctor_command(argv: Sequence[str]) -> int:
-    """Run the command. Raises UserError for wrong options or paths."""
+    """Run `dcpcse doctor`. Raises UserError for wrong options or paths."""
     parser = doctor_parser()
     args = parser.parse_args(list(argv))
     settings = CheckSettings(
@@ -70,7 +70,7 @@ def doctor_command(argv: Sequence[str]) -> int:
 
 
 def format_report(examined: CheckReport) -> str:
-    """Format each path and its findings, one line per finding."""
+    """Return what `dcpcse doctor` found in one place: a title, then one line per finding."""
     title = "environment" if examined.kind == "environment" else f"{examined.place}: {examined.kind}"
     width = max((len(finding.what) for finding in examined.findings), default=0)
     return "\n".join([title, *(f"  {_line(finding, width)}" for finding in examined.findings), ""])
@@ -112,14 +112,15 @@ def _tokenizer(folder: str | None) -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no more specific class
-        raise UserError(f"--tokenizer: {file} is damaged ({' '.join(str(error).split())})") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"--tokenizer: {file} is damaged ({reason}); copy or download it again") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def doctor_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse doctor`."""
     parser = CommandParser(
         prog="dcpcse doctor",
         description="Checks training files, evaluation data, models, runs and encoders, or the environment if none is "

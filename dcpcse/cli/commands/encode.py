@@ -11,7 +11,7 @@ from dcpcse.utils.console import notify
 
 
 def encode_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes that the user can fix."""
+    """Run `dcpcse encode`. Raises UserError for mistakes that the user can fix."""
     encoder, args, places = encode_parser().parse(argv)
     with logging_redirect_tqdm():
         written = encode_file(places.model, places.file, args, encoder, show_progress=True)
@@ -26,7 +26,7 @@ def encode_command(argv: Sequence[str]) -> None:
 
 
 def encode_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse encode`."""
     parser = Parser(
         (EncoderArguments, EncodingArguments),
         prog="dcpcse encode",

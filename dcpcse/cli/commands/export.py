@@ -10,16 +10,19 @@ from dcpcse.utils.option_fields import Whole
 
 
 def export_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user."""
+    """Run `dcpcse export`. Raises UserError for mistakes of the user."""
     args = export_parser().parse_args(argv)
     done = export_folder(args.folder, args.to, args.output, base=args.base, truncate_dim=args.truncate_dim)
     size, form = f"{done.bytes / 1e6:.1f} MB", EXPORT_FORMATS[args.to]
     by = "have a cosine of at least 1 -" if form.is_rounded else "differ by at most"
-    notify(f"{done.folder} ({size}); embeddings read back {by} {done.difference:.0e} (allowed: {form.tolerance:.0e})")
+    notify(
+        f"{done.folder} ({size}); compared with the original, embeddings {by} {done.difference:.0e} "
+        f"(allowed: {form.tolerance:.0e})"
+    )
 
 
 def export_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse export`."""
     parser = CommandParser(
         prog="dcpcse export",
         description="Export a trained folder to the format of another library, and compare the embeddings.",

@@ -10,7 +10,7 @@ from dcpcse.utils.console import notify
 
 
 def import_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user."""
+    """Run `dcpcse import`. Raises UserError for mistakes of the user."""
     source, choices, args = import_parser().parse(argv)
     import_checkpoint(
         args.path,
@@ -26,7 +26,7 @@ def import_command(argv: Sequence[str]) -> None:
 
 
 def import_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse import`."""
     parser = Parser(
         (CheckpointSource, Choices),
         prog="dcpcse import",

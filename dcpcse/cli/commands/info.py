@@ -14,7 +14,7 @@ from dcpcse.utils.run_files import mode_and_size, notify_of_running
 
 
 def info_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user."""
+    """Run `dcpcse info`. Raises UserError for mistakes of the user."""
     args = info_parser().parse_args(list(argv))
     facts = describe_folder(Path(args.folder), notify)
     notify_of_running(args.folder)
@@ -135,7 +135,7 @@ def _bytes(size: float) -> str:
 
 
 def info_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse info`."""
     parser = CommandParser(
         prog="dcpcse info",
         description="Describe a folder: a model, a run, a PEFT adapter or an encoder. Nothing is loaded.",

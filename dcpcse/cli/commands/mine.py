@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def mine_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for wrong input."""
+    """Run `dcpcse mine`. Raises UserError for wrong input."""
     encoder, args, places = mine_parser().parse(argv)
     require_output(Path(args.output), "output", args.overwrite)
     # Imported after the options are checked, because this takes seconds.
@@ -52,7 +52,7 @@ def mine_command(argv: Sequence[str]) -> None:
 
 
 def mine_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse mine`."""
     parser = Parser(
         (EncoderArguments, MiningArguments),
         prog="dcpcse mine",

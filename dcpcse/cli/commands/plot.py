@@ -33,7 +33,7 @@ OTHER_SUFFIXES = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff
 
 
 def plot_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError or DataError for mistakes that the user can fix."""
+    """Run `dcpcse plot`. Raises UserError or DataError for mistakes that the user can fix."""
     args, unknown = plot_parser().parse_known_args(list(argv))
     args.parser.refuse_unknown(unknown)
     stem = _output_stem(args.output or args.kind, args.overwrite)
@@ -48,7 +48,7 @@ def _output_stem(output: str, overwrite: bool) -> Path:
     """Return the output path without its suffix. Raises UserError if OUT.png or OUT.svg must not be written."""
     path = Path(output)
     if path.suffix.lower() in OTHER_SUFFIXES:
-        raise UserError(f"--output {output}: the formats are OUT.png and OUT.svg; omit {path.suffix}")
+        raise UserError(f"--output {output}: plots are saved as OUT.png and OUT.svg; omit {path.suffix}")
     stem = path.with_suffix("") if path.suffix.lower() in WRITTEN_SUFFIXES else path
     if path.is_dir() and stem == path:
         raise UserError(f"--output {output} is a folder; give a file name in it, such as {path / 'plot'}")
@@ -58,7 +58,7 @@ def _output_stem(output: str, overwrite: bool) -> Path:
 
 
 def plot_parser() -> CommandParser:
-    """Return the parser of the command, with a subparser for each kind of plot."""
+    """Return the parser of `dcpcse plot`, with a subparser for each kind of plot."""
     parser = CommandParser(prog="dcpcse plot", description="Draw plots for papers, as OUT.png and OUT.svg.")
     kinds = parser.add_subparsers(prog=parser.prog, dest="kind", required=True, metavar="KIND", parser_class=Parser)
     for name, kind in PLOTS.items():

@@ -23,7 +23,7 @@ DEFAULT_TEMPLATE = 'This sentence : "{sentence}" means [MASK] .'
 
 
 def predict_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for a user mistake."""
+    """Run `dcpcse plot predictions`. Raises UserError for a user mistake."""
     args = predict_parser().parse_args(argv)
     if not all(sentence.strip() for sentence in args.sentences):
         raise UserError("a sentence is empty; give a text")
@@ -63,13 +63,13 @@ def predictions(
 
 
 def as_table(lines: Sequence[Mapping[str, str | list[str]]]) -> str:
-    """Return predictions as a table."""
+    """Return the result of `predictions` as a table, one row per sentence."""
     rows = [[line["sentence"], ", ".join(line["top"]), ", ".join(line["denoised"])] for line in lines]
     return str(make_table(["sentence", "top tokens", "denoised"], rows, "l"))
 
 
 def predict_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse plot predictions`."""
     parser = CommandParser(prog="dcpcse plot predictions", description="Predict tokens at the [MASK] of a template.")
     parser.add_model("model_name_or_path", "Hugging Face folder or hub id.", metavar="ENCODER")
     parser.add_argument(

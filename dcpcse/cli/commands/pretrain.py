@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pretrain_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes that the user can fix."""
+    """Run `dcpcse pretrain`. Raises UserError for mistakes that the user can fix."""
     args, places = pretrain_parser().parse(argv)
     # Imported after the options are checked, as these imports take seconds.
     from dcpcse.analysis.plots.training_curves import curve_png
@@ -32,7 +32,7 @@ def pretrain_command(argv: Sequence[str]) -> None:
 
 
 def pretrain_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse pretrain`."""
     parser = Parser(
         (PretrainingArguments,),
         prog="dcpcse pretrain",
@@ -45,7 +45,7 @@ def pretrain_parser() -> Parser:
 
 
 def corrupt_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for a user mistake."""
+    """Run `dcpcse pretrain corrupt`. Raises UserError for a user mistake."""
     args = corrupt_parser().parse_args(list(argv))
     if not 0 < args.masking_ratio < 1:
         raise UserError(f"--masking_ratio {args.masking_ratio}: must be above 0 and below 1, such as 0.3")
@@ -87,7 +87,9 @@ def _corrupt(args: argparse.Namespace) -> None:
     generator = load_generator(args.generator_name, tokenizer, options)
     if args.max_seq_length > generator.max_tokens:
         room = generator.max_tokens
-        raise UserError(f"--max_seq_length {args.max_seq_length} exceeds the {room} positions of the generator")
+        raise UserError(
+            f"--max_seq_length {args.max_seq_length} exceeds the {room} positions of the generator; use at most {room}"
+        )
     masking = TokenMasking(tokenizer, args.masking_ratio)
     corruption = Corruption(masking, generator, args.generation, args.generate_at).to(pick_device(args.device))
     views = sentence_pair_views(data.column_names)
@@ -130,7 +132,7 @@ def _fill(
 
 
 def corrupt_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse pretrain corrupt`."""
     parser = CommandParser(prog="dcpcse pretrain corrupt", description="Replace tokens once, before training.")
     parser.add_model("model_name_or_path", "Encoder to be trained.", metavar="ENCODER")
     parser.add_argument("--generator_name", required=True, help="Masked language model of its vocabulary (required)")

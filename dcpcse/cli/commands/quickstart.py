@@ -62,7 +62,7 @@ Next, train on your own data, take another encoder, and compare models:
 
 
 def quickstart_command(argv: Sequence[str]) -> None:
-    """Run the quickstart. Raises UserError for a user mistake."""
+    """Run `dcpcse quickstart`. Raises UserError for a user mistake."""
     args = quickstart_parser().parse_args(list(argv))
     _find_inputs(args)
     # Imported here, because this takes seconds.
@@ -100,7 +100,7 @@ def quickstart_command(argv: Sequence[str]) -> None:
 
 
 def quickstart_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse quickstart`."""
     parser = CommandParser(
         prog="dcpcse quickstart",
         description="Train deep prompts on the sample, once without labels (sentences) and once with labels "
@@ -148,7 +148,7 @@ def _train(args: Namespace, row: str, folder: Path) -> "SentenceEncoder":
     options = {**COMMON, **ROWS[row], "seed": args.seed, "model_name_or_path": args.base, "output_dir": folder}
     options["train_file"] = args.data / options["train_file"]
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    notify(f"{row}: {options['train_file']}")
+    notify(f"training {row} on {options['train_file']}")
     try:
         find_command("train")([*words, "--overwrite_output_dir"])
     except KeyboardInterrupt as error:  # its message recommends --resume, which this command does not have

@@ -20,7 +20,7 @@ MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k
 
 
 def report_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError or DataError for mistakes that the user can fix."""
+    """Run `dcpcse plot report`. Raises UserError or DataError for mistakes that the user can fix."""
     parser = report_parser()
     args = parser.parse_args(list(argv))
     for name in MODEL_OPTIONS:
@@ -65,7 +65,7 @@ def _read_scores(runs: Mapping[str, Run], paths: Sequence[Path]) -> tuple[list[E
 
 
 def report_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse plot report`."""
     parser = CommandParser(
         prog="dcpcse plot report",
         description="Write a self-contained HTML page about training runs: settings, environment, curves, scores, "

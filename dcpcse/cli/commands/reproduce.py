@@ -48,9 +48,9 @@ OPTIONS_OF_MTEB = ("mteb_data_dir", "mteb_languages")
 
 
 def reproduce_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user."""
+    """Run `dcpcse reproduce`. Raises UserError for mistakes of the user."""
     if "--miniature" in argv:
-        raise UserError("--miniature was replaced by a program in a clone: python -m benchmarks.miniature --help")
+        raise UserError("--miniature was replaced; in a clone of the repository, run python -m benchmarks.miniature")
     args = reproduce_parser().parse_args(list(argv))
     config = _config(args)
     if args.list or not args.rows:
@@ -112,7 +112,7 @@ def _require_none_failed(
 
 
 def reproduce_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse reproduce`."""
     parser = CommandParser("dcpcse reproduce", description=DESCRIPTION)
     parser.add_argument(
         "rows",
@@ -345,7 +345,7 @@ def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
 
     done = {unit.name for unit in _finished(units)}
     todo = [unit for unit in units if unit.name not in done]
-    notify(f"{plural(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
+    notify(f"{plural(len(units), 'unit')} (one per row and seed), {len(units) - len(todo)} of them finished")
     return run_units(todo, ray) if todo else {}
 
 
@@ -446,7 +446,7 @@ def _draw_pictures(
     for table in dict.fromkeys(row.table for row in rows if row.picture):
         members = [row for row in all_rows().values() if row.table == table]
         if not all(row.name in selected for row in members):
-            notify(f"{table} is drawn only if all its rows are selected (dcpcse reproduce {table})")
+            notify(f"the figure {table} is drawn only if all its rows are selected (dcpcse reproduce {table})")
             continue
         # A row with an encoder of the user is drawn only if there is one; without any other row there is no figure.
         if lacking := [row.label for row in members if row.name not in first and not row.needs]:

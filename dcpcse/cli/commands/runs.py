@@ -41,7 +41,7 @@ RunFacts = dict[str, Any]
 
 
 def runs_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user and, after the output, for damaged files."""
+    """Run `dcpcse plot runs`. Raises UserError for mistakes of the user and, after the output, for damaged files."""
     args = runs_parser().parse_args(list(argv))
     _check_options(args)
     problems: list[str] = []
@@ -62,7 +62,8 @@ def _list(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     roots = [Path(folder) for folder in args.folders or [DEFAULT_FOLDER]]
     runs = _read(find_runs(roots, report), report)
     if not runs:
-        raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
+        places = ", ".join(map(str, roots))
+        raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {places}; give a folder that contains runs")
     facts = [{name: fact(run) for name, fact in RUN_FACTS.items()} for run in runs]
     facts = sort_runs(facts, args.sort or DEFAULT_SORT, args.reverse)
     print_result(runs_table(facts))
@@ -117,7 +118,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFacts]:
-    """Sort runs by the column `key` of the list, descending with `reverse`. Runs without a value come last."""
+    """Sort training runs by the fact `key`, descending with `reverse`. Runs without a value come last."""
 
     def rank(fact: RunFacts) -> tuple[int, float, str]:
         # Numbers sort before strings, since an edited run.yaml may contain both.
@@ -128,7 +129,7 @@ def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFac
 
 
 def runs_table(facts: Sequence[RunFacts]) -> str:
-    """Return the list as a table for the terminal."""
+    """Return the facts of training runs as a table for the terminal, one row per run."""
     columns = ["run", "method", "encoder", "steps", "state", "dev score", "last", "best", "seed", "lr", "written"]
     rows = []
     for fact in facts:
@@ -172,7 +173,7 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
 
 
 def runs_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse plot runs`."""
     parser = CommandParser(
         prog="dcpcse plot runs",
         description="List the training runs in and below folders, or compare some of them.",

@@ -86,7 +86,7 @@ class SearchArguments(CosineOptions):
 
 
 def search_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for wrong input."""
+    """Run `dcpcse search`. Raises UserError for wrong input."""
     encoder, args, places = search_parser().parse(argv, "query")
     if not (places.query or args.queries or (args.index and args.sentences)):
         raise UserError("there is no query; give one, or --queries FILE")
@@ -181,7 +181,7 @@ def _as_text(query: str, hits: "Sequence[Hit]", threshold: float | None) -> str:
 
 
 def search_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse search`."""
     parser = Parser(
         (SearchEncoderArguments, SearchArguments),
         prog="dcpcse search",

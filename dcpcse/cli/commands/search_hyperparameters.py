@@ -13,7 +13,7 @@ from dcpcse.utils.option_fields import Whole
 
 
 def search_hyperparameters_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for mistakes of the user."""
+    """Run `dcpcse reproduce search`. Raises UserError for mistakes of the user."""
     argv = list(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     args = search_hyperparameters_parser().parse_args(argv[:split])
@@ -26,7 +26,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     if left_out := sorted(set(args.stages or ()) - set(known)):
         fixed = ", ".join(f"--{name} {value}" for name, value in search.fixed_with_pairs[left_out[0]].items())
         raise UserError(
-            f"--stages {left_out[0]!r}: the search {args.search} has this stage only for single sentences, but "
+            f"--stages {left_out[0]!r}: the search {args.search} has this stage only for files with one column, but "
             f"{shared['train_file']} has {len(columns)} columns, so {fixed} is fixed; leave the stage out"
         )
     trials = Trials(folder, args.search, options, shared, args.limit)
@@ -67,7 +67,7 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
 
 
 def search_hyperparameters_parser() -> CommandParser:
-    """Return the parser of the command. Options after -- are passed to train.py."""
+    """Return the parser of `dcpcse reproduce search`. Options after -- are passed to train.py."""
     parser = CommandParser(
         prog="dcpcse reproduce search",
         description="Search hyperparameters on STS-B dev as the papers do. Options for train.py follow after --.",

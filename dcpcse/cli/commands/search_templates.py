@@ -12,7 +12,7 @@ TEMPLATES = 500
 
 
 def search_templates_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError or DataError for mistakes of the user."""
+    """Run `dcpcse reproduce templates`. Raises UserError or DataError for mistakes of the user."""
     args = search_templates_parser().parse_args(argv)
     if bool(args.t5) != bool(args.definitions):
         raise UserError(
@@ -27,7 +27,7 @@ def search_templates_command(argv: Sequence[str]) -> None:
 
 
 def search_templates_parser() -> CommandParser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse reproduce templates`."""
     parser = CommandParser(
         prog="dcpcse reproduce templates",
         description="Search for a template greedily, or generate templates with a T5, and score them on STS-B dev.",

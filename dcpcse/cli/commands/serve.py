@@ -12,7 +12,7 @@ PACKAGES = ("starlette", "uvicorn", "pydantic", "orjson", "prometheus_client")
 
 
 def serve_command(argv: Sequence[str]) -> None:
-    """Run the command until SIGTERM or Ctrl-C. Raises UserError for mistakes that the user can fix."""
+    """Run `dcpcse serve` until SIGTERM or Ctrl-C. Raises UserError for mistakes that the user can fix."""
     encoder, args, places = serve_parser().parse(argv)
     require_packages("dcpcse serve", PACKAGES, "serve")
     # Imported after the options are checked, because this takes seconds.
@@ -37,7 +37,7 @@ def serve_command(argv: Sequence[str]) -> None:
 
 
 def serve_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse serve`."""
     parser = Parser(
         (EncoderArguments, ServingArguments),
         prog="dcpcse serve",

@@ -34,7 +34,7 @@ class SimilarityArguments(CosineOptions):
 
 
 def similarity_command(argv: Sequence[str]) -> None:
-    """Run the command. Raises UserError for wrong input."""
+    """Run `dcpcse search similarity`. Raises UserError for wrong input."""
     encoder, args, places = similarity_parser().parse(argv, "sentence")
     if len(places.sentence) == 1 or bool(places.sentence) == bool(args.pairs):
         raise UserError("give at least two sentences (the first is compared with the others), or --pairs FILE")
@@ -81,7 +81,7 @@ def _scored(
 
 
 def similarity_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse search similarity`."""
     parser = Parser(
         (EncoderArguments, SimilarityArguments),
         prog="dcpcse search similarity",

@@ -29,7 +29,10 @@ of a paper's table was evaluated, and compare each figure with the published one
 
 
 def verify_command(argv: Sequence[str]) -> int:
-    """Run the command. Return 0 if the scores agree with the paper, else 1. Raises UserError for wrong input."""
+    """Run `dcpcse reproduce verify`. Return 0 if the scores agree with the paper, else 1.
+
+    Raises UserError for wrong input.
+    """
     source, choices, args = verify_parser().parse(argv)
     subject, checkpoint, row = _find(source, choices, args)
     from dcpcse.experiments.verification.report import Verification, compare_figures, require_report_room, write_report
@@ -59,7 +62,7 @@ def verify_command(argv: Sequence[str]) -> int:
 
 
 def verify_parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of `dcpcse reproduce verify`."""
     parser = Parser((CheckpointSource, Choices), prog="dcpcse reproduce verify", description=DESCRIPTION)
     add = parser.add_argument
     parser.add_model("checkpoint", "Folder or Hub id of the checkpoint, or a file of word vectors.")
@@ -92,7 +95,7 @@ def _find(
     )
     row = choose_row(subject, args.row)
     if args.row is None:
-        notify(f"{subject.location} is {subject.title}; {row.name} is the only row that fits")
+        notify(f"{subject.location} is {subject.title}; it is compared with {row.name}, the only row for such a model")
     if is_converted(subject, row, source.layout):
         return subject, checkpoint, row
     options = {**vars(choices), "tokenizer": source.tokenizer, "layout": source.layout, "keep": args.keep}

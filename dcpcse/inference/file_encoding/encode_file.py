@@ -29,10 +29,10 @@ from dcpcse.utils.work_units import InProcess, Outcomes, workers
 
 @dataclass(frozen=True)
 class EncodedFile:
-    """A finished output file.
+    """A finished output file of `encode_file`.
 
     Args:
-        output: The file.
+        output: The path of the file.
         rows: Number of vectors.
         dimension: Number of values of a vector, or of bytes with the precisions binary and ubinary.
         truncated: Number of truncated texts.

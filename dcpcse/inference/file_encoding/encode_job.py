@@ -22,14 +22,14 @@ from dcpcse.utils.errors import UserError
 
 
 class Chunk(NamedTuple):
-    """A chunk of a text: the number of the chunk, and its lines."""
+    """Consecutive sentences of a text, which are encoded together, and the number of this chunk (from 0)."""
 
     number: int
     sentences: list[str]
 
 
 class EncodedChunk(NamedTuple):
-    """The vectors (n, H) of a chunk, in the dtype of the output file, and the number of truncated texts."""
+    """The vectors (n, H) of the n sentences of a chunk, and the number of sentences that were truncated."""
 
     vectors: np.ndarray
     truncated: int
@@ -54,13 +54,13 @@ class EncodeJob:
     identity: Mapping[str, Any] | None = None
 
     def load(self, device: str | torch.device) -> SentenceEncoder:
-        """Load the model onto a device."""
+        """Load the model of this job onto a device, and return it."""
         return load_model(self.name, replace(self.encoder, device=str(device)))
 
     def identify(self, model: SentenceEncoder, device_type: str) -> tuple["EncodeJob", int]:
         """Return a copy of the job that contains the model's identity, and the dimension of the vectors.
 
-        The copy also contains the ranges and the type of the vectors.
+        The copy also contains the dtype of the vectors and, for int8 and uint8, the ranges that quantize them.
 
         Args:
             model: The model.
@@ -97,11 +97,11 @@ class EncodeJob:
         return partial(self.encode, model)
 
     def encode(self, model: SentenceEncoder, chunk: Chunk) -> EncodedChunk:
-        """Encode the sentences of a chunk.
+        """Return the vectors of the sentences of a chunk.
 
         Args:
-            model: The model.
-            chunk: The chunk.
+            model: The model that encodes the sentences.
+            chunk: The sentences.
         """
         with _count_truncated() as counts:
             vectors = model.encode(chunk.sentences, **self.options.given())

@@ -15,7 +15,7 @@ Writer = Callable[[BinaryIO, Vectors, Sentences, tuple[int, int], str], None]
 
 
 def write_npy(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tuple[int, int], dtype: str) -> None:
-    """Write a single array, which `np.load(..., mmap_mode="r")` can map to memory.
+    """Write all vectors as one array, which `np.load(..., mmap_mode="r")` can map to memory.
 
     Args:
         file: The file.

@@ -42,7 +42,7 @@ class _Text(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class MadeOf(schema.Open):
-    """Everything that determines the bytes of an output file."""
+    """Everything that determines the bytes of an output file of `encode_file`."""
 
     format: int = schema.count(default=1)
     model: dict
@@ -53,7 +53,7 @@ class MadeOf(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class OutputRecord(schema.Open):
-    """The content of OUT.json and OUT.parts/job.json."""
+    """The record of an output file OUT: what it was made of. It is saved as OUT.json and OUT.parts/job.json."""
 
     made_of: MadeOf
     chunks: int | None = schema.count(default=None)
@@ -100,11 +100,11 @@ class Shards:
         self._result = JobFolder(output.parent, f"{output.name}.json", made_of, str(output), **options)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the lock of the folder of the shards."""
+        """Return a context that holds the lock of the folder, so that no other process writes shards."""
         return exclusive_lock(self.folder, spell("output", self.output))
 
     def finished(self) -> dict[str, Any] | None:
-        """Return the record of the output, or None if the output is not finished.
+        """Return the record of the output file, or None if the file is not finished.
 
         Shards that a killed run left after it had joined them are removed.
         """
@@ -180,7 +180,7 @@ class Shards:
             if vectors.dtype != self.dtype or vectors.shape != shape:
                 raise ValueError(f"its vectors are {vectors.dtype} {vectors.shape}, not {self.dtype} {shape}")
             if truncated.dtype.kind != "i" or truncated.shape != () or not 0 <= truncated <= len(vectors):
-                raise ValueError(f"its number of truncated texts is {truncated!r:.60}")
+                raise ValueError(f"truncated, a number of texts, must be 0 to {len(vectors)}, not {truncated!r:.60}")
             return EncodedChunk(vectors, int(truncated))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, *BROKEN_HEADERS) as error:
             raise UserError(f"{path} is damaged ({error}); remove it and repeat {same_call()}") from error

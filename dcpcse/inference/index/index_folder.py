@@ -48,7 +48,7 @@ _FILES = (VECTORS, SENTENCES, CENTROIDS, CELLS, RANGES)
 @strict
 @dataclass(kw_only=True)
 class IndexRecord(schema.Open):
-    """The record of an index folder."""
+    """The record in an index folder: model, options and checksums of the index."""
 
     format: int = schema.version(INDEX_FORMAT)
     rows: int | None = schema.count(default=None)
@@ -65,17 +65,17 @@ class IndexRecord(schema.Open):
     def validate_size(self) -> None:
         """Raise ValueError if the size of the vectors differs from the option truncate_dim."""
         if self.truncate_dim not in (None, self.dimension):
-            raise ValueError(f"truncate_dim is {self.truncate_dim}, and dimension {self.dimension}")
+            raise ValueError(f"truncate_dim is {self.truncate_dim}, but dimension is {self.dimension}")
 
     def validate_cells(self) -> None:
         """Raise ValueError if `num_cells_in_search` is set without the backend ivf, or is missing with ivf."""
         if (self.backend == "ivf") != (self.num_cells_in_search is not None):
             number = self.num_cells_in_search
-            raise ValueError(f"num_cells_in_search is {number}, which does not fit the backend {self.backend}")
+            raise ValueError(f"num_cells_in_search is {number}, but backend is {self.backend} (only ivf has it)")
 
 
 class SavedSentences(Sequence[str]):
-    """The sentences of a mapped file. Lines are parsed on access. Only the end offset of each line (8 bytes) is in
+    """The sentences of a saved index. They stay in the file, and only the end offset of each line (8 bytes) is in
     memory.
     """
 
@@ -145,12 +145,12 @@ def write_index(
         folder: The folder of the index.
         overwrite: Whether to replace an index in the folder.
         count: Number of sentences N.
-        chunks: The sentences and the codes (n, W) of each chunk.
+        chunks: The n sentences and the codes (n, bytes or numbers per vector) of each chunk.
         quantizer: The quantizer that computed the codes.
         clustering: A function that returns the centroids (C, H) and the cells (N,) of the written vectors (N, H). None
             without the backend ivf.
         num_cells_in_search: Number of cells that are searched for each query. None without the backend ivf.
-        facts: Further entries of the record.
+        facts: Entries to add to the record of the index, such as the identity of the model.
     """
     with _new_folder(folder, overwrite) as part:
         with open(part / VECTORS, "wb") as vectors_file, open(part / SENTENCES, "w", encoding="utf-8") as lines:
@@ -231,7 +231,9 @@ def _files_of(folder: Path) -> Collection[str]:
 def read_index(
     folder: str | Path,
 ) -> tuple[dict[str, Any], SavedSentences, Vectors, tuple[np.ndarray, np.ndarray] | None]:
-    """Map an index folder. Return record, sentences, vectors (N, H) and, with ivf, centroids (C, H) and cells (N,).
+    """Open an index. Return its record, sentences, vectors (N, H) and, with ivf, centroids (C, H) and cells (N,).
+
+    Sentences and vectors are mapped from their files, not loaded.
 
     Raises UserError if the folder contains no index, an index in another format, or a file that has changed.
     """
@@ -257,12 +259,12 @@ def read_index(
         if len(sentences) != len(vectors):
             raise ValueError(f"expected a vector for each of {len(sentences)} sentences, found {len(vectors)}")
         if record.get("rows") not in (None, len(vectors)):
-            raise ValueError(f"{RECORD} names {record['rows']} rows, but there are {len(vectors)}")
+            raise ValueError(f"{RECORD} records {record['rows']} vectors, but {VECTORS} contains {len(vectors)}")
         clusters = None
         if has_cells:
             centroids, cells = _rows(folder / CENTROIDS, np.float32, size), open_array(folder / CELLS)
             if cells.dtype != np.int32 or cells.shape != (len(vectors),):
-                raise ValueError(f"{CELLS} is {cells.dtype} {cells.shape}, not int32 ({len(vectors)},)")
+                raise ValueError(f"{CELLS} contains {cells.dtype} {cells.shape}, not int32 ({len(vectors)},)")
             if cells.min() < 0 or cells.max() >= len(centroids):
                 raise ValueError(
                     f"{CELLS} contains numbers of cells that do not exist; there are {len(centroids)} cells"
@@ -276,7 +278,7 @@ def read_index(
 def _rows(path: Path, dtype: DTypeLike, size: int) -> np.ndarray:
     array = open_array(path)
     if array.dtype != dtype or array.shape[1:] != (size,) or not array.size or not array.flags.c_contiguous:
-        raise ValueError(f"{path.name} is {array.dtype} {array.shape}, not {np.dtype(dtype)} (rows, {size})")
+        raise ValueError(f"{path.name} contains {array.dtype} {array.shape}, not {np.dtype(dtype)} (rows, {size})")
     return array
 
 

@@ -30,17 +30,17 @@ def load_faiss() -> Any:
 def nearest_rows(
     vectors: Vectors, queries: np.ndarray, k: int, backend: str, limits: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the numbers (Q, k) of the rows with the largest inner products for each query, in any order.
+    """Return, for each query, the row numbers (Q, k) of the vectors with the largest inner products, in any order.
 
     faiss does not support limits. If limits are given, numpy searches instead of faiss.
 
-    Codes are compared by their cells (`Quantizer.cells`), without limits. With binary codes, faiss uses the Hamming
-    distance, which has the same order.
+    Quantized vectors are compared by the values that `Quantizer.cells` gives for their codes. They support no limits.
+    With binary codes, faiss uses the Hamming distance, which has the same order.
 
     Args:
-        vectors: (N, H).
-        queries: (Q, H).
-        k: Number of rows per query, at most N.
+        vectors: The N vectors (N, H) that are searched.
+        queries: The Q query vectors (Q, H).
+        k: Number of vectors to find for each query, at most N.
         backend: The search backend, such as "numpy" or "faiss".
         limits: The largest allowed inner product for each query (Q,), with a tolerance of 1e-5. Rows above the limit
             are left out, and -1 stands for missing rows.
@@ -79,14 +79,14 @@ def nearest_rows(
 
 
 def rank_candidates(vectors: Vectors, query: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return candidate rows, best first, and their float64 cosines to a query.
+    """Return the row numbers of candidate vectors, best first, and their float64 cosines to a query.
 
-    Ties are in the order of rows. Rows of -1, which stand for missing rows, are left out.
+    Candidates with equal cosines are in the order of their rows. The number -1 stands for no candidate.
 
     Args:
-        vectors: (N, H).
-        query: (H,).
-        rows: Numbers of the candidates.
+        vectors: All vectors (N, H).
+        query: The query vector (H,).
+        rows: Row numbers of the candidates.
     """
     rows, scores = np.sort(rows[rows >= 0]), np.empty(0)
     for start in range(0, len(rows), BLOCK):
@@ -101,7 +101,7 @@ def train_centroids(vectors: Vectors, num_cells: int) -> np.ndarray:
     """Divide vectors into cells by k-means and return the centroids (C, H).
 
     Args:
-        vectors: (N, H).
+        vectors: The N vectors (N, H).
         num_cells: Number of cells C, at most N.
     """
     count = min(num_cells, len(vectors))
@@ -114,8 +114,8 @@ def assign_cells(centroids: np.ndarray, vectors: Vectors) -> np.ndarray:
     """Return the cell (N,), int32, of each vector: the cell of the centroid with the largest inner product.
 
     Args:
-        centroids: (C, H).
-        vectors: (N, H).
+        centroids: The centroids (C, H) of the cells.
+        vectors: The N vectors (N, H).
     """
     faiss = load_faiss()
     quantizer = faiss.IndexFlatIP(centroids.shape[1])
@@ -128,9 +128,9 @@ def build_ivf(centroids: np.ndarray, cells: np.ndarray, vectors: Vectors, num_ce
     """Return an inverted file of faiss that contains vectors in their cells.
 
     Args:
-        centroids: (C, H).
+        centroids: The centroids (C, H) of the cells.
         cells: The cell (N,) of each vector.
-        vectors: (N, H).
+        vectors: The N vectors (N, H).
         num_cells_in_search: Number of cells that are searched for each query.
     """
     faiss, (num_cells, dimension) = load_faiss(), centroids.shape

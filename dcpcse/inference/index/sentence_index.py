@@ -58,9 +58,9 @@ class SentenceIndex:
         options: The options with which sentences and queries are encoded. None: the defaults.
         query_prompt: The text before each query. None: the prompt in `options`.
 
-    The attribute `rescore_multiplier` has an effect on an index of a precision other than float32. The search ranks
-    `rescore_multiplier * top_k` sentences whose codes are nearest by their cosines to the query. At 0, queries are
-    quantized like the sentences.
+    The attribute `rescore_multiplier` has an effect if the precision of the index is not float32. The search first
+    finds the `rescore_multiplier * top_k` sentences with the nearest codes, and then ranks them by cosine. At 0,
+    queries are quantized like the sentences.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class SentenceIndex:
                 raise _not_one_row_each(vectors, count)
             if chosen.truncate_dim not in (None, vectors.shape[1]):
                 has = f"the given vectors have {vectors.shape[1]} values"
-                raise UserError(f"truncate_dim {chosen.truncate_dim}: {has}")
+                raise UserError(f"truncate_dim {chosen.truncate_dim}: {has}; give vectors of this size, or omit it")
 
         def rows() -> Iterator[tuple[list[str], np.ndarray]]:
             start = 0
@@ -157,7 +157,10 @@ class SentenceIndex:
                     span = slice(start, start + len(chunk))
                     embeddings = vectors[span] if encode is None else encode(chunk)
                     if len(embeddings) != len(chunk):
-                        raise UserError(f"the model returned {len(embeddings)} vectors for {len(chunk)} sentences")
+                        raise UserError(
+                            f"the model returned {len(embeddings)} vectors for {len(chunk)} sentences; encode must "
+                            "return one vector for each"
+                        )
                     yield chunk, normalize_rows(embeddings, start)
                     start = span.stop
                     bar.update(len(chunk))
@@ -233,7 +236,7 @@ class SentenceIndex:
 
     @property
     def described(self) -> str:
-        """The number of sentences, with a warning if the search is approximate."""
+        """A text with the number of sentences, and a warning if the search is approximate."""
         text = f"{plural(len(self), 'sentence')} in the index"
         if self._ivf is None:
             return text
@@ -253,7 +256,7 @@ class SentenceIndex:
     @num_cells_in_search.setter
     def num_cells_in_search(self, value: int) -> None:
         if self._ivf is None:
-            raise UserError(f"num_cells_in_search needs the backend ivf; this index is searched with {self.backend}")
+            raise UserError(f"num_cells_in_search needs the backend ivf, not {self.backend}; build the index with ivf")
         self._ivf.nprobe = min(whole_number("num_cells_in_search", value, 1), self._ivf.nlist)
 
     def sentence(self, row: int) -> str:
@@ -351,10 +354,10 @@ class SentenceIndex:
         """Return, for each query vector, the `top_k` sentences with the largest cosines, as in `search`.
 
         Args:
-            vectors: Query vectors (Q, H) of any length.
+            vectors: Query vectors (Q, H), not necessarily of unit length.
             top_k: Maximum number of sentences per query.
             threshold: Return only sentences with at least this cosine.
-            limits: The largest cosine (Q,) for each query. Sentences with a larger cosine are skipped.
+            limits: The largest allowed cosine (Q,) for each query. Sentences with a larger cosine are skipped.
         """
         whole_number("top_k", top_k, 1)
         if threshold is not None:
@@ -475,7 +478,8 @@ def _tell_unrecorded(name: str, identity: Mapping[str, Any]) -> None:
     """Log the facts that could not be compared, if an earlier version recorded the identity without them."""
     if missing := unrecorded(identity):
         what = ", ".join(missing)
-        logger.warning("%s was written by an earlier version of dcpcse: %s could not be compared", name, what)
+        message = "%s was written by an earlier version of dcpcse, so %s of its model could not be checked"
+        logger.warning(message, name, what)
 
 
 def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[list[str]], str | None]:
@@ -508,7 +512,7 @@ def _read_vectors(
     try:
         array = open_array(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the vectors {path}: {error}") from error
+        raise UserError(f"cannot read the vectors {path}: {error}; encode the text again") from error
     record = path.with_name(f"{path.name}.json")
     try:
         made_of = schema.read(OutputRecord, record)["made_of"]

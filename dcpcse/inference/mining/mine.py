@@ -41,7 +41,7 @@ def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> Trainin
 
     Args:
         corpus: The file, object or folder.
-        cache_dir: Folder for a cache of the rows.
+        cache_dir: Folder in which the texts that were read are cached.
         name: Name of the corpus in messages.
 
     Raises:
@@ -86,7 +86,7 @@ def mine_negatives(
     for source in (pairs, corpus):
         is_file = isinstance(source, TrainingData) and output.exists() and os.path.exists(source.name)
         if is_file and output.samefile(source.name):
-            raise UserError(f"{spell('output', output)} is also read, and would be overwritten; give another file")
+            raise UserError(f"{spell('output', output)} is an input and would be overwritten; give another file")
     numbered = Pairs.of(pairs)
     model = load_model()
     guide_encode = load_guide and Encoding(load_guide(), CosineOptions(batch_size=args.batch_size))

@@ -11,7 +11,7 @@ from dcpcse.utils.errors import UserError
 
 
 class DistinctTexts:
-    """Texts, numbered from 0 in the order of first occurrence. White space does not distinguish texts."""
+    """Texts, numbered from 0 in the order of first occurrence. Texts that differ only in white space count as one."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self.texts: list[str] = []
@@ -95,12 +95,12 @@ class AnchorChunk:
 
     @property
     def texts(self) -> list[str]:
-        """The anchors."""
+        """The texts of the anchors."""
         return self.pairs.anchors[self.numbers.start : self.numbers.stop]
 
     @property
     def rows(self) -> np.ndarray:
-        """The pairs (M,) of the anchors, sorted by anchor."""
+        """The numbers (M,) of the pairs of the anchors, sorted by anchor."""
         return self.pairs.order[self.pairs.bounds[self.numbers.start] : self.pairs.bounds[self.numbers.stop]]
 
     def lowest(self, values: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ class Negatives:
         rows: Numbers (A, n) of the negatives in the index. -1 stands for missing negatives of an anchor.
         similarities: Cosines (A, n) of the negatives to the anchors. NaN stands for missing negatives.
         of_pairs: The cosines (N,) of the pairs.
-        candidates: The number of texts in the range of ranks.
+        candidates: The number of texts that could become negatives, over all anchors.
         rejected: The number of candidates that the guide left out.
     """
 
@@ -39,11 +39,12 @@ class Negatives:
 
 @dataclass(frozen=True)
 class OutputRows:
-    """The R rows of the output. In the format "lists", a line of the file combines all rows of an anchor.
+    """The R rows of the output file: a pair and its m negatives. In the format "lists", a line combines all rows of an
+    anchor.
 
     Args:
-        pairs: The pair (R,) of each row, in ascending order.
-        places: The columns (R, m) of `Negatives.rows` that contain the m negatives of each row.
+        pairs: The number of the pair (R,) of each row, in ascending order.
+        places: For each row, the columns (R, m) of `Negatives.rows` that contain its negatives.
         count: The number of rows that are written.
     """
 
@@ -62,7 +63,7 @@ class MiningResult:
         pairs: The number of pairs that were given.
         incomplete: The number of pairs with at least one negative, but fewer than `num_negatives`.
         without: The number of pairs without a negative.
-        candidates: The number of texts within the limits and the range of ranks, over all anchors.
+        candidates: The number of texts that could become negatives by similarity and rank, over all anchors.
         rejected: The number of candidates that the guide left out.
         statistics: Mean, standard deviation, quantiles and number (`count`) of the cosines in the rows of the file.
             The keys are `positive` (anchor and positive), `negative` (anchor and negative) and `difference`

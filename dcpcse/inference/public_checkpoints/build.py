@@ -86,7 +86,7 @@ def load_checkpoint(
         f"{checkpoint.file}: a {kind.title} checkpoint, {plural(len(used), 'tensor')} used, {len(left_out)} left out"
     )
     for why in dict.fromkeys(left_out.values()):
-        notify(f"left out ({why}): {listed([name for name, reason in left_out.items() if reason == why])}")
+        notify(f"tensors left out ({why}): {listed([name for name, reason in left_out.items() if reason == why])}")
     for option, value in resolved.assumed.items():
         notify(f"{spell(option, value)}: not in the checkpoint; taken from {resolved.source[option]}")
     return model, Imported(name, checkpoint.file, used, left_out, resolved.assumed)
@@ -161,7 +161,7 @@ def _frozen(
     if weights:
         _require_same_encoder(checkpoint, weights, where, backbone)
     else:
-        notify(f"encoder: {where}; only its size could be checked, as {checkpoint.file.name} does not contain it")
+        notify(f"encoder: {where}; only its size was checked, since {checkpoint.file.name} contains no encoder")
     return backbone
 
 
@@ -298,14 +298,14 @@ def _shallow_prompt(
     embeddings = backbone.model.get_input_embeddings().weight.detach()
     if vectors.shape != (len(ids), embeddings.shape[1]):
         raise UserError(
-            f"{checkpoint.file}: p_mbv has shape {tuple(vectors.shape)}, but the template {str(template)!r} has "
-            f"{len(ids)} tokens and the encoder {embeddings.shape[1]} dimensions; give the trained template with "
-            f"{spell('template')}"
+            f"{checkpoint.file}: p_mbv, the trained prompt, has shape {tuple(vectors.shape)}, but the template "
+            f"{str(template)!r} has {len(ids)} tokens and the encoder {embeddings.shape[1]} dimensions; give the "
+            f"trained template with {spell('template')}"
         )
     unused = [index for index, token in enumerate(ids) if token in ids[index + 1 :]]
     if unused:
         tokens = backbone.tokenizer.convert_ids_to_tokens([ids[index] for index in unused])
-        notify(f"p_mbv of {', '.join(tokens)} is not used, as in the public code: the token occurs again later")
+        notify(f"p_mbv (trained vector) of {', '.join(tokens)} is not used, as in the public code: it occurs again")
     return ShallowPrompt(
         vectors.index_copy(0, torch.tensor(unused, dtype=torch.long), embeddings[[ids[i] for i in unused]])
     )

@@ -15,7 +15,7 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options, flag, option
 
 @dataclass(frozen=True)
 class CheckpointSource:
-    """The format of a checkpoint, and the sources of the parts that it does not contain."""
+    """The format of a checkpoint, and where to find the encoder and the tokenizer if it lacks them."""
 
     base: str | None = option(None, "The frozen encoder: Hugging Face folder or Hub id.", metavar="ENCODER")
     tokenizer: str | None = option(
@@ -28,7 +28,7 @@ class CheckpointSource:
 
     @property
     def load_options(self) -> LoadOptions:
-        """Revision, cache and token for the Hub."""
+        """Revision, cache and access token for the Hub."""
         return LoadOptions.from_args(self.cache_dir, self.use_auth_token, self.model_revision)
 
 
@@ -65,11 +65,11 @@ class Choices(Options):
 
 @dataclass(frozen=True)
 class PublishedSettings:
-    """Settings of a published run.
+    """Settings with which the authors of a paper trained a model.
 
     Args:
         options: Options of train.py by name.
-        source: A phrase that names the run.
+        source: A phrase that names the source of the settings, for messages.
     """
 
     options: Mapping[str, Any]

@@ -33,7 +33,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Layout:
-    """A public format.
+    """A format in which the public code of a paper saves checkpoints.
 
     Args:
         title: The name of the format in messages.
@@ -100,7 +100,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import.
+    """A report on the import of a checkpoint.
 
     Args:
         layout: The format.

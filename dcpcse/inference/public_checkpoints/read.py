@@ -24,7 +24,7 @@ WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT
 
 @dataclass(frozen=True)
 class PublicCheckpoint:
-    """A checkpoint of public code.
+    """A checkpoint that the public code of a paper saved.
 
     Args:
         folder: The folder.
@@ -47,11 +47,11 @@ class PublicCheckpoint:
 
 
 def find_checkpoint(name: str, options: LoadOptions) -> PublicCheckpoint | None:
-    """Return `recognise_checkpoint` for a path or for an id on the Hub. Files on the Hub are downloaded.
+    """Return the public checkpoint at a path or at an id on the Hub, or None. Files on the Hub are downloaded.
 
     Args:
         name: The path or id. It must not be the id of a model folder.
-        options: Revision, cache and token for the Hub.
+        options: Revision, cache and access token for the Hub.
     """
     return recognise_checkpoint(checkpoint_folder(name, options))
 
@@ -61,7 +61,7 @@ def checkpoint_folder(name: str, options: LoadOptions) -> Path:
 
     Args:
         name: The path or id.
-        options: Revision, cache and token for the Hub.
+        options: Revision, cache and access token for the Hub.
     """
     if not hub.is_hub_id(name):
         return Path(name)
@@ -117,7 +117,7 @@ _WEIGHTS_OF_OTHERS = (".bin", ".ckpt", ".h5", ".index.json", ".msgpack", ".onnx"
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A loaded checkpoint.
+    """A checkpoint of public code, read into memory.
 
     Args:
         folder: The folder.
