@@ -22,17 +22,18 @@ from dcpcse.utils.errors import UserError
 class EncodedBatch:
     """The input of a loss: the tokens and the embeddings of a batch.
 
-    Losses that encode the B · V rows a second time need `prefix`, `slots` and `packing`.
+    A view is one of the V texts that the method makes of each of the B examples, such as the positive. Losses that
+    encode these texts a second time need `prefix`, `slots` and `packing`.
 
     Args:
         model: The model that is trained.
-        input_ids: Token ids (B, V, L) of V views of each of B examples.
+        input_ids: Token ids (B, V, L).
         attention_mask: (B, V, L), 1 for tokens and 0 for padding.
         embeddings: The embeddings (B, H) of each view after the head, by the name of the view.
-        prefix: The deep prompts of the first pass, which computed the embeddings. None without deep prompts.
-        slots: The indices of masks and prompts in the templates of the rows. None without templates.
-        packing: The packing of `attention_mask`.
-        extras: Further tensors of the batch, such as labels.
+        prefix: The deep prompts, after dropout, that gave the embeddings. None without deep prompts.
+        slots: The indices of masks and prompts in the templates of the texts. None without templates.
+        packing: The indices of all tokens except padding. None: the encoder computes them.
+        extras: Other tensors of the batch, such as labels.
         pooled: The pooled vectors (B, H) of each view before the head, by the name of the view.
         precomputed: The tensors that the method `precompute` of the loss returned.
         guides: The guides of the method by name. A loss may call them in `precompute`. The encoder of --guide has the
@@ -79,8 +80,8 @@ class Loss(nn.Module):
             number.
         leaves_out_false_negatives: Whether the loss leaves out the negatives that `dcpcse.losses.false_negatives`
             masks, or has no negatives.
-        leaves_out_absent: Whether the loss leaves out the absent hard negatives of rows that have fewer than others,
-            or has no hard negatives.
+        leaves_out_absent: Whether rows may have fewer hard negatives than others: the loss leaves out the absent ones,
+            or uses no hard negatives.
         has_row_chunks: Whether the loss uses `row_chunk` (see `dcpcse.losses.row_chunks`) or does not need it.
         row_chunk: Number of anchors that the loss compares with all candidates at a time (--loss_chunk). None: all
             anchors. It is set before training.
@@ -105,7 +106,7 @@ class Loss(nn.Module):
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         """Return the unweighted loss of the batch, a scalar tensor."""
-        raise NotImplementedError(f"{type(self).__name__}.forward(batch) is missing")
+        raise NotImplementedError(f"{type(self).__name__}.forward(batch) is missing; write this method")
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
         """Return tensors (B, ...) that `forward` needs besides the embeddings, by name. {} by default.
@@ -124,7 +125,7 @@ class Loss(nn.Module):
         return {}
 
     def after_step(self, model: SentenceEncoder) -> None:
-        """Update the loss after an optimiser step, without gradients. The default does nothing."""
+        """Update what the loss keeps, such as moving averages, after an optimiser step. The default does nothing."""
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int | None:
         """Return the number of negatives per anchor. None if the loss has no negatives.
@@ -159,13 +160,13 @@ class PerRowLoss(Loss):
         """Return the random draws of the loss, such as masked positions, without gradients. None by default."""
 
     def num_items(self, batch: EncodedBatch, sampled: Any) -> int | Tensor:
-        """Return the number of items in this batch.
+        """Return the number of items, such as masked tokens, in this batch.
 
         Args:
             batch: The batch.
             sampled: The result of `sample`.
         """
-        raise NotImplementedError(f"{type(self).__name__}.num_items(batch, sampled) is missing")
+        raise NotImplementedError(f"{type(self).__name__}.num_items(batch, sampled) is missing; write this method")
 
     def mean(self, batch: EncodedBatch, sampled: Any) -> Tensor:
         """Return the mean of the loss over the items, a scalar tensor. 0 if there are no items.
@@ -174,7 +175,7 @@ class PerRowLoss(Loss):
             batch: The batch.
             sampled: The result of `sample`.
         """
-        raise NotImplementedError(f"{type(self).__name__}.mean(batch, sampled) is missing")
+        raise NotImplementedError(f"{type(self).__name__}.mean(batch, sampled) is missing; write this method")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         sampled = self.sample(batch)
@@ -183,7 +184,7 @@ class PerRowLoss(Loss):
 
 @dataclass(frozen=True)
 class Term:
-    """A weighted loss.
+    """A loss and its weight in the sum that training minimises.
 
     Args:
         loss: The loss.
@@ -203,7 +204,7 @@ class Term:
         # UserError, not TypeError: the authors of plugins see these messages, without a traceback.
         kind = type(self.loss).__name__
         if not isinstance(self.loss, Loss):
-            raise UserError(f"Term({kind}): not a loss; give an instance of a subclass of Loss or PerRowLoss")
+            raise UserError(f"Term({kind}): this is not a loss; give an instance of a subclass of Loss or PerRowLoss")
         if not hasattr(self.loss, "metrics"):
             raise UserError(f"Term({kind}): the loss is not initialised; call super().__init__() first in __init__")
         if not isinstance(self.weight, (int, float)) or not math.isfinite(self.weight):

@@ -53,7 +53,7 @@ class Contrastive(Loss):
         self.gather_gradient = gather_gradient
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the data with which false negatives are found (see `dcpcse.losses.false_negatives`)."""
+        """Return the tensors with which `forward` finds false negatives (`dcpcse.losses.false_negatives.marks`)."""
         return false_negatives.marks(batch)
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -88,16 +88,16 @@ class Contrastive(Loss):
         return global_mean(loss, count, self.gather_gradient)
 
     def extra_negatives(self) -> Sequence[Tensor]:
-        """Return tensors of negatives (E, H) from outside the batch, the same in all processes. None by default."""
+        """Return tensors (E, H) of negatives from outside the batch, the same in all processes. () by default."""
         return ()
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of candidates per anchor without the anchor's own positive."""
+        """Return the number of negatives per anchor: all candidates except the anchor's own positive."""
         return (1 + len(self.others) + len(negatives_in(views))) * batch_size - 1
 
 
 def share_left_out(excluded: Sequence[Tensor | None], absent: Sequence[Tensor] = ()) -> Metrics:
-    """Return the share of negatives that are left out, as a metric. Without a mask of positives, return no metric.
+    """Return the metric `left_out`: the share of negatives that are left out. {} without a mask of positives.
 
     Args:
         excluded: Boolean masks (B, C) or (C,) of the positives and of the hard negatives, true at candidates to leave
@@ -116,9 +116,10 @@ def share_left_out(excluded: Sequence[Tensor | None], absent: Sequence[Tensor] =
 
 @torch.no_grad()
 def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int = 0) -> Metrics:
-    """Return the mean cosines of anchors with their own positives and with other positives, as metrics.
+    """Return the metrics `cosine_positive` and `cosine_negative`.
 
-    The metrics are logged, and the training guards use them to detect a collapse.
+    They are the mean cosines of anchors with their own positives and with other positives. They are logged, and the
+    training guards use them to detect a collapse.
 
     Args:
         of_pairs: The cosines (B, C) of B anchors and C positives. The positive of anchor i is in column offset + i.

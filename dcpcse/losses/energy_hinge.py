@@ -35,7 +35,7 @@ class EnergyHinge(Loss):
         self.gather_gradient = gather_gradient
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the data with which false negatives are found (see `dcpcse.losses.false_negatives`)."""
+        """Return the tensors with which `forward` finds false negatives (`dcpcse.losses.false_negatives.marks`)."""
         return false_negatives.marks(batch)
 
     def forward(self, batch: EncodedBatch) -> Tensor:

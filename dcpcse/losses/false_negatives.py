@@ -34,10 +34,10 @@ MasksOfRows = Callable[[slice], Masks]
 
 
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
-    """Return the data with which the candidates to leave out are found.
+    """Return, by name, the tensors with which `masks` finds the candidates that an anchor leaves out.
 
-    These are the classes (B,) and the numbers of hard negatives (B,) of the rows, and the guide's embeddings of the
-    views.
+    These are the class and the number of hard negatives of each row (B,), and the guide's embeddings (B, G) of each
+    view.
     """
     tensors = {name: batch.extras[name] for name in (CLASSES, NEGATIVES_KEY) if name in batch.extras}
     if guide := batch.guides.get(FALSE_NEGATIVES):
@@ -46,16 +46,16 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
 
 
 def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
-    """Return, for each view, the mask (B, C) of the candidates that the B anchors leave out. None means no mask.
+    """Return, for each view, the boolean mask (B, C) of the candidates that the B anchors leave out.
 
-    A mask that is the same for all anchors has the shape (C,).
+    A mask that is the same for all anchors has the shape (C,). None leaves out no candidate.
 
     The C candidates come from all processes. The candidates of this process come first. An anchor leaves out the
     absent hard negatives and two kinds of false negatives: the positives of rows with the anchor's class, and all
     candidates that are nearer to the anchor than the anchor's own positive according to the guide (GISTEmbed).
 
     Args:
-        precomputed: The marks of the batch.
+        precomputed: The result of `marks` for the batch.
         names: Names of views: first the view of the positives, then the views of the hard negatives. Row i of the
             positives belongs to anchor i and is never masked.
         counts: As in `gather_own_first`.
@@ -98,7 +98,7 @@ def _either(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
 def absent_masks(
     precomputed: Mapping[str, Tensor], hard: Sequence[str], counts: Sequence[int] | None
 ) -> Sequence[Tensor]:
-    """Return the mask (C,) of the absent candidates of each view of hard negatives; [] if all are present.
+    """Return, for each view of hard negatives, the mask (C,) of rows without one; [] if all rows have all of them.
 
     Args:
         precomputed: As in `masks`.

@@ -15,7 +15,7 @@ BatchFunction = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def row_loss(function: RowFunction) -> PerRowLoss:
-    """Return a loss: the mean of `function(batch)` over the rows of all processes.
+    """Return a loss object that computes the mean of `function(batch)` over the rows of all processes.
 
     Args:
         function: A function of a batch that returns one loss per row, (B,), from the embeddings and the labels or
@@ -26,7 +26,7 @@ def row_loss(function: RowFunction) -> PerRowLoss:
 
 
 def batch_loss(function: BatchFunction) -> Loss:
-    """Return a loss: `function(embeddings)` for the embeddings of all processes together.
+    """Return a loss object that computes `function(embeddings)` for the embeddings of all processes together.
 
     Every process computes the whole loss. The gradient is the same as in one process that computes the joined batch.
 
@@ -79,5 +79,5 @@ class _OfBatch(Loss):
         return over_widths(of_width, everywhere, self.widths)[0]
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of the other rows of a view."""
+        """Return the number of negatives per anchor: all other rows of a view."""
         return batch_size - 1

@@ -65,10 +65,10 @@ def _without(logits: Tensor, excluded: Tensor | None) -> Tensor:
 
 
 def own_pairs(similarities: Tensor, offset: int = 0) -> Tensor:
-    """Return the boolean mask of a matrix (B, C) that is true in column offset + i of each row i.
+    """Return the boolean mask (B, C) of anchors and their own positives, true in column offset + i of each row i.
 
     Args:
-        similarities: The matrix (B, C).
+        similarities: A matrix of this shape.
         offset: Column of row 0.
     """
     rows, columns = (torch.arange(size, device=similarities.device) for size in similarities.shape)

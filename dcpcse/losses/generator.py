@@ -14,7 +14,7 @@ from dcpcse.utils.errors import OptionError, UserError
 
 
 class Generator(nn.Module):
-    """A frozen masked language model. It stays in eval mode during training unless `train_mode` is set.
+    """A frozen masked language model that predicts masked tokens. It stays in eval mode unless `train_mode` is set.
 
     Args:
         masked_lm: The masked language model. Its encoder and head are moved to this module, so do not use it
@@ -47,7 +47,7 @@ class Generator(nn.Module):
         Args:
             input_ids: Token ids (N, L).
             attention_mask: (N, L), 1 for tokens and 0 for padding.
-            chosen: (n,), indices among all N·L tokens.
+            chosen: (n,), indices of the masked tokens among all N·L tokens.
             packing: The packing of `attention_mask`, if it is already computed.
         """
         hidden = self.encoder(input_ids, attention_mask, packing=packing)[-1]
@@ -88,7 +88,8 @@ class Corruption(nn.Module):
             input_ids: Token ids (N, L).
             attention_mask: (N, L), 1 for tokens and 0 for padding.
             packing: The packing of `attention_mask`, if it is already computed.
-            on_host: Copies of the ids and the mask on the CPU. None: this method waits for the GPU.
+            on_host: Copies of `input_ids` and `attention_mask` on the CPU. None: this method makes the copies, and
+                waits for the GPU.
         """
         ids, mask = (input_ids.cpu(), attention_mask.cpu()) if on_host is None else on_host
         masked_ids, chosen = self.masking(ids)
@@ -126,7 +127,7 @@ def load_generator(
         masked_lm, generator_tokenizer = load_masked_lm(name_or_path, options)
     except UserError as error:
         raise OptionError(
-            "generator_name", name_or_path, f"give a masked language model with the encoder's vocabulary. {error}"
+            "generator_name", name_or_path, f"it cannot be loaded as a masked language model: {error}"
         ) from error
     vocab, other = tokenizer.get_vocab(), generator_tokenizer.get_vocab()
     if vocab != other:

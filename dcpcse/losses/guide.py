@@ -16,11 +16,11 @@ FALSE_NEGATIVES = "guide"
 
 @dataclass(frozen=True)
 class GuideSource:
-    """The source from which training loads a guide.
+    """What training needs to load a guide (see `Guide`).
 
     Args:
         encoder: A model folder, an encoder or a file of word vectors, as in `dcpcse.load`.
-        pooler: The representation of a plain encoder. None: the mean over its tokens.
+        pooler: How a plain encoder represents a sentence (--pooler_type). None: by the mean over its tokens.
         option: The option that names the encoder, for messages.
     """
 
@@ -36,7 +36,7 @@ class Guide(nn.Module):
     template and the augmentation of a view.
 
     Args:
-        model: The encoder.
+        model: The encoder, which is frozen.
         views: The views of the method. `ViewCollator` tokenises the columns of these views for the guide.
         name: The name of the guide in `Method.guides`.
     """
@@ -63,7 +63,7 @@ class Guide(nn.Module):
         compare similarities.
 
         Args:
-            extras: The tensors of the batch, which include the guide's tokens.
+            extras: The `extras` of the batch, which contain the token ids for the guide.
 
         Raises:
             UserError: If the batch was collated without the guide's tokens.

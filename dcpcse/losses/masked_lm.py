@@ -15,7 +15,7 @@ from dcpcse.utils.devices import send
 
 
 class MaskedLM(PerRowLoss):
-    """Masked language modelling on all views. It uses the prompts and the prompt dropout of the first pass.
+    """Masked language modelling on all views, with the prompts (after dropout) that computed the embeddings.
 
     In a template, only the tokens of the sentence are masked. The LM head is frozen by default, like all
     language-model weights in the paper. The published code trains an untied copy of the LM head at the prompts'
@@ -24,9 +24,8 @@ class MaskedLM(PerRowLoss):
     Args:
         lm_head: The LM head of the encoder.
         masking: The module that chooses and masks tokens.
-        train_head: Whether to train the LM head, with its own copy of tied weights.
-        apart: Whether a frozen head also has its own copy of tied weights. This is necessary if the encoder is
-            trained.
+        train_head: Whether to train the LM head. It then gets its own copy of the weights it shares with the encoder.
+        apart: Whether a frozen head gets such a copy, too. This is necessary if the encoder is trained.
     """
 
     leaves_out_absent = True  # no token of an absent sentence is masked
@@ -41,7 +40,7 @@ class MaskedLM(PerRowLoss):
         self.masking = masking
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """Return the masked token ids (B · V, L), and the flat indices (n,) of the tokens to predict."""
+        """Return the masked token ids (B · V, L), and the indices (n,) of the tokens to predict among all tokens."""
         ids, slots = batch.on_host("input_ids").flatten(0, 1), batch.slots
         candidates = None
         if slots is not None:
@@ -62,7 +61,7 @@ class MaskedLM(PerRowLoss):
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:
-    """Return a schedule: a function of the step that returns rate^(step / steps), with a real-valued exponent.
+    """Return a schedule of a weight: a function of the step that returns rate^(step / steps), with a real exponent.
 
     DCPCSE, section 2.2, uses rate 0.95 and steps 100.
 

@@ -62,7 +62,7 @@ class MomentumContrastive(Contrastive):
 
     @torch.compiler.disable
     def extra_negatives(self) -> Sequence[Tensor]:
-        """Return the filled part of the queue, oldest embeddings first. It is empty before the first batch."""
+        """Return a list with one tensor: the embeddings in the queue, oldest first. It is empty in the first batch."""
         return [self.queue[len(self.queue) - int(self.filled) :]]
 
     @torch.compiler.disable
@@ -95,12 +95,12 @@ class _Average(nn.Module):
             self.register_buffer(self.names[name], weight.detach().clone(), persistent=False)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the averages by the names of the weights."""
+        """Return the moving averages by the names of the weights that are averaged."""
         return {name: self.get_buffer(buffer) for name, buffer in self.names.items()}
 
     @torch.no_grad()
     def update(self, module: nn.Module, share: float) -> None:
-        """Move the averages towards the module's weights by `share` of the difference. 1 copies the weights."""
+        """Move the moving averages towards a module's weights, by `share` of the difference. 1 copies the weights."""
         weights = dict(module.named_parameters())
         averages = self.weights()
         move = get_ema_multi_avg_fn(1 - share)

@@ -50,7 +50,7 @@ class Classification(PerRowLoss):
         super().__init__()
         used = {pair.label for pair in pairs} - {None}
         if len(classes) < 2 or not pairs or not used <= set(classes) <= set(CLASSES):
-            raise ValueError(f"cannot classify {list(pairs)} as {list(classes)}; give pairs and two of {CLASSES}")
+            raise ValueError(f"cannot classify {list(pairs)} as {list(classes)}; give pairs and 2 or 3 of {CLASSES}")
         self.classes = tuple(classes)
         self.pairs = tuple(pairs)
         self.max_square = max_square

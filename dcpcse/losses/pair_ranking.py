@@ -22,7 +22,7 @@ TARGETS = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
 
 @dataclass(frozen=True)
 class TargetPair:
-    """A pair of sentences with a target.
+    """A pair of sentences with a target, which says how similar the sentences should be.
 
     Args:
         first: Name of the view of the first sentence.
@@ -36,7 +36,7 @@ class TargetPair:
 
 
 def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
-    """Return the pairs with targets in data with these columns.
+    """Return the pairs with targets in each row of data with these columns.
 
     Scored and labelled pairs have the targets of the data. Otherwise, the pair of anchor and positive has the target
     of an entailment, and the pairs of the anchor and each hard negative have the target of a contradiction.
@@ -134,7 +134,7 @@ class PairRanking(Loss):
         self.similarity = similarity
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the targets (B, P)."""
+        """Return the targets (B, P) of the P pairs of each example."""
         return {"targets": targets_of(batch, self.pairs)}
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -178,7 +178,7 @@ class PairsInBatch(Loss):
         self.least = least
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return a tensor (B,), 1 for examples with similar anchor and positive, and 0 for other examples."""
+        """Return a tensor (B,) with the name `similar`: 1 if the target of the example is at least `least`, else 0."""
         return {"similar": (targets_of(batch, self.pairs[:1])[:, 0] >= self.least).float()}
 
     def forward(self, batch: EncodedBatch) -> Tensor:

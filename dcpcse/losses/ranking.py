@@ -126,7 +126,7 @@ class RankDistillation(Loss):
         self.gather_gradient = gather_gradient
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the teachers' embeddings (B, G) of the anchors and the positives."""
+        """Return the teachers' embeddings (B, G) of the anchors and the positives, named TEACHER_VIEW."""
         embeddings = {}
         for name in self.teachers:
             vectors = batch.guides[name].vectors(batch.extras)

@@ -30,7 +30,7 @@ class ReplacedTokenDetection(PerRowLoss):
         conditional: Whether the sentence embedding replaces [CLS]. False: [CLS] is unchanged (D2CSE, Table 6, c).
         before_mlp: Whether the vector before the head replaces [CLS], instead of the embedding after the head.
         reduction: As in `dcpcse.losses.functional.replaced_token_ce`.
-        copies: The number of views of one text in which tokens are replaced.
+        copies: How many of the views in which tokens are replaced are copies of one text.
         view: Name of the view in which tokens are replaced. None: all views.
         std: Standard deviation of the initial weights of the detection head.
     """
@@ -64,7 +64,7 @@ class ReplacedTokenDetection(PerRowLoss):
         nn.init.zeros_(self.head.bias)
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return token ids, corrupted token ids and attention mask, each (N, L).
+        """Return the original token ids, the corrupted token ids and the attention mask, each (N, L).
 
         N is B times the number of views in which tokens are replaced. If `reduction` includes padding, L is the length
         of the longest text of all processes.

@@ -25,7 +25,7 @@ rows.start + i of each tensor of candidates. `anchors` are tensors (b, H). `cand
 def mean_over_anchors(
     of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int | None, widths: Widths = ()
 ) -> MeanAndMetrics:
-    """Return the mean loss over B anchors, and the metrics. With widths, the result is as in `over_widths`.
+    """Return the mean loss over B anchors and the metrics, both by `of_rows`. With widths, see `over_widths`.
 
     Args:
         of_rows: Function that computes the loss of some anchors. It is called with all anchors, or with `chunk`

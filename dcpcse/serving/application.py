@@ -82,7 +82,7 @@ HELPERS = 2
 
 
 class Service:
-    """Answer requests with the models, the indexes and the batcher of a process.
+    """Computes the answers to requests, with the models, the indexes and the batcher of a process.
 
     The attribute `options` contains the options of encoding that apply unless a request sets them.
     """
@@ -104,17 +104,17 @@ class Service:
 
     @property
     def is_full(self) -> bool:
-        """Whether the number of unanswered requests has reached the maximum."""
+        """Whether the number of unanswered requests has reached the maximum (--max_queue)."""
         return self._unanswered >= self.args.max_queue
 
     def require_room(self) -> None:
-        """Raise ApiError if the number of unanswered requests has reached the maximum."""
+        """Raise ApiError (status 429) if the number of unanswered requests has reached the maximum."""
         if self.is_full:
             raise busy("too many requests are waiting")
 
     @contextlib.asynccontextmanager
     async def accepted(self) -> AsyncIterator[None]:
-        """Count a request as unanswered within the context. Raises ApiError as `require_room` does."""
+        """Count a request as unanswered within the context. Raises ApiError if there are too many such requests."""
         self.require_room()
         self._unanswered += 1
         self.metrics.queue.inc()
@@ -125,7 +125,7 @@ class Service:
             self.metrics.queue.dec()
 
     async def in_helper(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in a helper thread, so that the encoder can work at the same time."""
+        """Return the result of a function that runs in a helper thread, while the encoder works in its own thread."""
         return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
 
     async def encode(
@@ -146,10 +146,10 @@ class Service:
     async def encode_fields(
         self, client: str, name: str, fields: Mapping[str, Inputs], options: EncodeOptions, *, truncate: bool
     ) -> list[Encoded]:
-        """Encode the texts of several fields of a request, as `encode` does. The texts may share a batch.
+        """Encode the texts of several fields of a request, as `encode` does. Return a result for each field.
 
         Args:
-            fields: Name of a field → the texts of the field.
+            fields: The texts by the name of their field.
         """
         model = await self.registry.model(name, self.batcher.in_thread)
 
@@ -190,7 +190,7 @@ class Service:
         return content, facts
 
     async def embed(self, client: str, body: EmbedBody) -> Reply:
-        """Return the answer to POST /embed: the vectors (N, H), by the plain encoder if no model is named."""
+        """Return the answer to POST /embed: the vectors (N, H) of the texts. The plain encoder is the default."""
         name = body.model or self.registry.encoder_name
         side = (await self.registry.model(name, self.batcher.in_thread)).tokenizer.truncation_side
         if (body.truncation_direction or side).lower() != side:
@@ -200,7 +200,7 @@ class Service:
         return encoded.vectors, facts
 
     async def info(self) -> dict[str, Any]:
-        """Return the answer to GET /info: the plain encoder and the limits of the server."""
+        """Return the answer to GET /info: facts about the plain encoder, and the limits of the server."""
         name = self.registry.encoder_name
         model = await self.registry.model(name, self.batcher.in_thread)
         return {
@@ -240,7 +240,7 @@ class Service:
         calibration = self.args.calibration
         if calibration is None:
             remedy = "start the server with --calibration FILE, or send binary or ubinary"
-            raise ApiError(400, f"precision {options.precision} needs ranges; {remedy}", param="precision")
+            raise ApiError(400, f"precision {options.precision} needs ranges of values; {remedy}", param="precision")
         if not isinstance(calibration[0], str):
             return calibration
 
@@ -385,7 +385,7 @@ class Gate:
             if scope["state"]["read"] > most:
                 raise _too_large(most)
             if self._reading > MOST_READ:
-                raise busy("too many bodies are being received")
+                raise busy("too many request bodies are being received")
             if message["type"] == "http.request" and not message.get("more_body"):
                 scope["state"]["complete"] = True
             return message
@@ -429,10 +429,10 @@ def _failed() -> ApiError:
 
 
 def build_application(service: Service, while_serving: contextlib.AbstractContextManager[None]) -> ASGIApp:
-    """Return the ASGI application of a service, with the routes that the options of the service allow.
+    """Return the ASGI application of a server. It has the routes, such as /similarity, that the options allow.
 
     Args:
-        service: The service.
+        service: The service that computes the answers.
         while_serving: A context manager that is entered while the application runs.
     """
     args, in_thread = service.args, service.batcher.in_thread
@@ -506,12 +506,12 @@ class _Endpoints:
     def answering(
         self, kind: type[BodyT], answer: Callable[[str, BodyT], Awaitable[Reply]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that parses the body of a request and answers, unless the client disconnects first.
+        """Return a function that parses the body of a request and answers it, unless the client disconnects first.
 
         Args:
             kind: The class of the body.
-            answer: A function that is called with the client and the body. Requests with the same key and address
-                belong to the same client. Clients take turns in batches.
+            answer: A function that is called with the client and the parsed body, and returns the answer. Requests
+                with the same key and address belong to the same client.
         """
 
         async def endpoint(request: Request) -> Response:
@@ -543,9 +543,9 @@ class _Endpoints:
 
     async def ready(self, request: Request) -> Response:
         if not self._service.batcher.is_running:
-            raise ApiError(503, "the server does not encode at present")
+            raise ApiError(503, "the server cannot encode texts at present; try again later")
         if self._service.is_full:
-            raise ApiError(503, "the maximum number of requests is waiting")
+            raise ApiError(503, "the server has the maximum number of unanswered requests; try again later")
         return json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
@@ -571,7 +571,11 @@ class _Endpoints:
     def _require_admin(self, request: Request) -> None:
         token = token_of(request.headers.get("authorization", "").encode("latin-1"))
         if matching(token, [self._admin_token]) is None:
-            raise ApiError(401, "the admin token is missing or wrong", code="invalid_admin_token")
+            raise ApiError(
+                401,
+                "the admin token is missing or wrong; send the header Authorization: Bearer TOKEN",
+                code="invalid_admin_token",
+            )
 
     def _inside_root(self, folder: str) -> Path:
         """Return the path of a folder inside --adapter_root. Raises ApiError for all other paths."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Job:
-    """A text to encode, with all requests that wait for the vector of this text."""
+    """A text to encode, with all requests (tickets) that wait for the vector of this text."""
 
     def __init__(self, text: PreparedText) -> None:
         self.text = text
@@ -61,7 +61,7 @@ class FairQueue:
     def take(self, texts: int, tokens: int) -> list[Job]:
         """Remove and return the jobs of the next batch: at most `texts` jobs, with at most `tokens` tokens in total.
 
-        A job that alone has more tokens is returned alone. Jobs for which no request waits any more are removed.
+        A job with more than `tokens` tokens is returned alone. Jobs for which no request waits any more are removed.
         """
         batch: list[Job] = []
         while self._clients and len(batch) < texts:
@@ -82,11 +82,11 @@ class FairQueue:
 
 
 class Batcher:
-    """Encode the texts of requests in batches. All methods must be called in the same event loop.
+    """Encodes the texts of all requests in batches. All methods must be called in the same event loop.
 
     Args:
         encode: A function that returns the vectors of texts.
-        metrics: The metrics to which batches are added.
+        metrics: The metrics of the server, which record batches.
         texts: Maximum number of texts in a batch.
         tokens: Maximum number of tokens in a batch.
         wait: Maximum number of seconds that a request waits for other requests. The wait ends early if the batch is
@@ -116,11 +116,11 @@ class Batcher:
 
     @property
     def is_running(self) -> bool:
-        """Whether `start` was called and encoding has not ended since."""
+        """Whether batches are encoded: `start` was called, and encoding has not ended since."""
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Start encoding batches. The attribute `loop` is set to the running event loop."""
+        """Start to encode the batches of requests. The attribute `loop` is set to the running event loop."""
         self.loop = asyncio.get_running_loop()
         self._task = self.loop.create_task(self._run())
         self._task.add_done_callback(_report)
@@ -137,7 +137,7 @@ class Batcher:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def encode(self, client: str, texts: Sequence[PreparedText]) -> list[np.ndarray]:
-        """Return the vector (H,) of each text. If this call is cancelled, its texts are removed from the queue.
+        """Wait until the texts are encoded; return the vector (H,) of each. A cancelled call removes its texts.
 
         Args:
             client: The client that sent the request. Texts of different clients are encoded in turn.

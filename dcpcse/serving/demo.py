@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DemoModel:
-    """A model and its embeddings of the sentences that are searched.
+    """A model of the demo page, and its embeddings of the sentences that are searched.
 
     Args:
         label: Name of the model on the page.
@@ -56,7 +56,7 @@ class DemoModel:
 def load_demo_model(
     label: str, path: str, args: EncoderArguments, options: EncodeOptions, sentences: Sequence[str], file: Path
 ) -> DemoModel:
-    """Load a model and encode each sentence of a file once.
+    """Load a model for the demo page, and encode each sentence of a file once.
 
     A trained model keeps the pooling of its folder, even if `args` contains a pooling. If `args.cache_dir` is set,
     embeddings are cached there as in evaluation. Raises DataError if embeddings are not finite.
@@ -89,7 +89,7 @@ def load_demo_model(
 
 
 def unit_directions(vectors: np.ndarray) -> np.ndarray:
-    """Scale rows (N, H) to unit length, as float32. Rows of zeros stay zero."""
+    """Return the rows (N, H) scaled to unit length, as float32. Rows of zeros stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors, dtype=np.float32), where=lengths > 0)
 
@@ -128,7 +128,7 @@ PAGE_OPTIONS = {
 
 
 def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
-    """Return the page, which has a text box and, below, the nearest sentences that each model finds."""
+    """Return the demo page: a text box and, below it, the `count` nearest sentences that each model finds."""
     about = (
         f"The nearest of {len(sentences):,} distinct sentences of {printable(file)}, by cosine. Ranks can be compared "
         "between models, cosines cannot. A sentence is never listed as its own neighbour."
@@ -142,7 +142,7 @@ def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str,
 
 
 def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str | None) -> str:
-    """Return HTML that lists, for each model, the sentences nearest to the sentence `typed`."""
+    """Return HTML that lists, for each model, the `count` of `sentences` nearest to the sentence `typed`."""
     from senteval.lines import single_blanks
 
     query, columns = single_blanks(typed or ""), []  # a request that is not from the page may have no text
@@ -155,7 +155,7 @@ def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: i
 
 
 def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
-    """Serve the page until Ctrl-C."""
+    """Serve the demo page until Ctrl-C."""
     # At the start, gradio requests its own page; a proxy could not reach it.
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host, "localhost", "127.0.0.1"]))
@@ -182,12 +182,12 @@ def add_demo(
     options: EncodeOptions,
     file: Path,
 ) -> None:
-    """Add the page to an application at a path. The sentences of the file are encoded during this call.
+    """Add the demo page to the application of a server. The sentences of the file are encoded during this call.
 
     Args:
         app: The application.
-        path: The path of the page.
-        models: A dict from names to models.
+        path: The path of the page, such as /demo.
+        models: The models that the page compares, by name.
         encode: A function that is called with the name of a model and sentences, and returns their vectors. It is
             called in threads of gradio while the server runs.
         options: Options for encoding the sentences of the file.

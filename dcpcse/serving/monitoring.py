@@ -25,7 +25,7 @@ MOST_WAITING = 10_000
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event with fields whose values are JSON values."""
+    """Log an event of the server, with fields whose values are JSON values."""
     logger.log(level, event, extra={"fields": fields})
 
 
@@ -83,7 +83,7 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """The metrics of an application. If a server has several processes, `page` returns the sums over them."""
+    """The metrics of a server for Prometheus. If it has several processes, `page` returns the sums over them."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -109,7 +109,7 @@ class Metrics:
         return Gauge(name, help, registry=self._registry, multiprocess_mode="livesum")
 
     def page(self) -> bytes:
-        """Return the metrics in the text format of Prometheus."""
+        """Return the metrics in the text format of Prometheus, for GET /metrics."""
         if not os.environ.get(FOLDER_VARIABLE):
             return generate_latest(self._registry)
         joint = CollectorRegistry()

@@ -40,7 +40,7 @@ class ServedModel:
         folder: Folder of the adapter. None for the plain encoder.
         model: The model. None if the adapter is not in memory.
         sizes: The embedding sizes for which the model was trained (`matryoshka_dims`).
-        created: Time at which the entry was created, which clients can request.
+        created: Unix time at which the model was added, which clients can request.
         used: Time at which the model was last used.
         loading: A lock that is held while the adapter is loaded again.
     """
@@ -76,7 +76,7 @@ class ModelRegistry:
 
     @property
     def entries(self) -> list[ServedModel]:
-        """All models, the plain encoder first."""
+        """All models: the plain encoder, then its adapters."""
         return list(self._entries.values())
 
     @property
@@ -85,7 +85,7 @@ class ModelRegistry:
         return sum(entry.model is not None for entry in self._entries.values()) - 1
 
     def find(self, name: str) -> ServedModel:
-        """Return the entry of a model. If the name is unknown, raise ApiError with the most similar name."""
+        """Return the model with a name, which may not be in memory. Raise ApiError if the name is unknown."""
         if name not in self._entries:
             hint = did_you_mean(name[:200], self._entries)
             raise ApiError(
@@ -98,13 +98,13 @@ class ModelRegistry:
         """Load and return an adapter before the server runs. Raises UserError if the adapter cannot be served."""
         self.require_name(name)
         if name in self._entries:
-            raise UserError(f"two models have the name {name!r}; give NAME=FOLDER, or --name for the encoder")
+            raise UserError(f"two models have the name {name!r}; give NAME=FOLDER, or name the encoder by --name")
         model = self._build(name, self._collection().read(name, folder))
         self._put(name, folder, model)
         return model
 
     def require_adapters_fit(self) -> None:
-        """Raise UserError if no adapter fits the encoder, because the encoder was trained or has a LoRA adapter."""
+        """Raise UserError if adapters cannot be added to this encoder, since it was trained or has a LoRA adapter."""
         self._collection()
 
     async def model(self, name: str, in_thread: InThread) -> SentenceEncoder:
@@ -125,7 +125,7 @@ class ModelRegistry:
                 try:
                     model = await self._read(name, folder, in_thread)
                 except UserError as error:
-                    message = f"model '{name}' cannot be loaded at the moment; the log has the reason"
+                    message = f"model '{name}' cannot be loaded at the moment; the log of the server has the reason"
                     raise ApiError(503, message, code="model_not_loaded") from error
                 # Meanwhile it may have been removed, or replaced by the adapter of a different folder.
                 if self.find(name) is entry and entry.model is None and entry.folder == folder:
@@ -210,7 +210,7 @@ State = tuple[Any, ...]
 
 
 def scan(root: Path) -> dict[str, State]:
-    """Return a dict from the names of the model folders in a folder to a state that changes when their files change.
+    """Return a value for each model folder in a folder, by name. The value changes when a file of the folder changes.
 
     Links are followed only if they lead to folders inside `root`. Raises OSError if `root` cannot be read.
     """
@@ -229,7 +229,7 @@ def scan(root: Path) -> dict[str, State]:
 
 
 class FolderWatcher:
-    """Load, replace and remove the adapters of a registry when model folders in a watched folder change.
+    """Loads, replaces and removes the adapters of a registry when model folders in a watched folder change (--watch).
 
     A model folder is loaded when its files were the same in two checks, so a folder that is still being copied is not
     read. Folders that are present at the start are loaded at once. A folder that is not valid is tried again when its
@@ -253,7 +253,7 @@ class FolderWatcher:
                 return
 
     async def run(self, in_thread: InThread) -> None:
-        """Watch the folder until this coroutine is cancelled."""
+        """Check the watched folder once per second until this coroutine is cancelled."""
         while True:
             await self._look_or_log(in_thread)
             await asyncio.sleep(SECONDS)
@@ -291,7 +291,7 @@ class FolderWatcher:
 
 @dataclass
 class ServedIndex:
-    """An index and the name of the model that computed its vectors."""
+    """An index with its name and the name of the model that computed its vectors."""
 
     name: str
     index: SentenceIndex
@@ -312,13 +312,13 @@ class ServedIndex:
 
 
 def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[str, Any]]) -> dict[str, ServedIndex]:
-    """Load indexes and return a dict from names to indexes.
+    """Load the indexes of the option --index, and return them by name.
 
     Raises UserError if a folder contains no index, or if no served model computed the vectors of the index.
 
     Args:
-        folders: A dict from the names of the indexes to their folders.
-        identities: A dict from the names of the served models to their identities.
+        folders: The folders of the indexes, by the names of the indexes.
+        identities: The identities of the served models (fingerprints of weights and settings), by name.
     """
     indexes = {}
     for name, folder in folders.items():
@@ -326,7 +326,7 @@ def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[st
         fitting = [model for model, identity in identities.items() if not differences(index.identity or {}, identity)]
         if not fitting:
             raise UserError(
-                f"--index {folder}: none of the served models computed the vectors of the index; serve that model"
+                f"--index {folder}: no served model computed the vectors of the index; serve the model that did"
             )
         indexes[name] = ServedIndex(name, index, fitting[0])
     return indexes

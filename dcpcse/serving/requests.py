@@ -53,17 +53,17 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """Return the error as JSON values."""
+        """Return the error as JSON values, as in OpenAI's API."""
         message = shortened(printable(str(self)))
         return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """Return the HTTP response."""
+        """Return the HTTP response with this error."""
         return json_response(self.body(), self.status, self.headers)
 
 
 def busy(reason: str) -> ApiError:
-    """Return an error that asks the client to send the request again later."""
+    """Return an error (status 429) that asks the client to send the request again later."""
     again = {"Retry-After": "1"}
     return ApiError(429, f"{reason}; try again later", kind="rate_limit_error", code="busy", headers=again)
 
@@ -75,7 +75,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def without_paths(message: str) -> str:
-    """Return the message with every path replaced by the last part of the path."""
+    """Return a message in which every path is replaced by its last part, so clients do not see folders."""
     return _PATH.sub(lambda match: match[1] or "…", message)
 
 
@@ -95,7 +95,7 @@ INPUT = "a text, a list of texts, a list of token ids, or a list of such lists"
 
 
 class Body(BaseModel):
-    """The body of a request.
+    """Base class of the bodies of requests.
 
     The description of a field states which values are valid, and is part of error messages. The value null stands for
     the default of a field, as in OpenAI's API.
@@ -113,13 +113,13 @@ class Body(BaseModel):
 
 
 class TextsBody(Body):
-    """A body with texts. Without `truncate`, the option `--truncate` of the server applies."""
+    """Base class of bodies with texts to encode. Without `truncate`, the option `--truncate` of the server applies."""
 
     truncate: bool | None = Field(None, description="true or false")
 
 
 class VectorsBody(TextsBody):
-    """The fields that all requests for embeddings have."""
+    """Base class of the bodies of requests for embeddings, with their common fields."""
 
     dimensions: int | None = Field(None, ge=1, description="a whole number from 1 to the dimension of the model")
     normalize: bool | None = Field(None, description="true or false")
@@ -234,7 +234,7 @@ def texts_of(value: str | Sequence[Any], param: str, most: int) -> list[Any]:
     if isinstance(value, str):
         return [value]
     if not value:
-        raise ApiError(400, f"{param} is an empty list; give at least one text", param=param)
+        raise ApiError(400, f"{param} is an empty list; send at least one text", param=param)
     texts = [list(value)] if isinstance(value[0], int) else list(value)
     if len(texts) > most:
         raise ApiError(400, f"{param} has {len(texts)} texts; at most {most} are allowed in a request", param=param)
@@ -247,7 +247,7 @@ Inputs = Sequence[str] | Sequence[list[int]]
 
 @dataclass(frozen=True, eq=False)
 class PreparedText:
-    """A text as token ids for its model, with the slots of the template if the model has a template."""
+    """A text as the token ids that its model encodes. With a template, `rendered` says where its parts are."""
 
     model: SentenceEncoder
     ids: Sequence[int]
@@ -283,7 +283,7 @@ def prepare(
     for number, item in enumerate(inputs):
         if not len(item):
             what = "text" if isinstance(item, str) else "list of token ids"
-            raise ApiError(400, f"{param}: the {what} {number} is empty; give at least one token", param=param)
+            raise ApiError(400, f"{param}: the {what} {number} is empty; send at least one token", param=param)
     # The maximum is given, since otherwise each request with a long text would add a warning to the log.
     options = replace(options, max_length=options.max_length or model.max_tokens)
     try:
@@ -313,7 +313,7 @@ def _of_ids(
 ) -> PreparedTexts:
     """Prepare texts that are given as token ids. Special tokens and the template are added as for strings."""
     if options.prompt(model) or model.final_period:
-        raise ApiError(400, f"model '{name}' changes texts before it splits them into tokens; send texts", param=param)
+        raise ApiError(400, f"model '{name}' changes texts before tokenizing; send texts, not token ids", param=param)
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings
     first, last = frame(model.tokenizer)
     room = options.max_length - (len(first) + len(last) if model.template is None else model.template.length)
@@ -321,7 +321,7 @@ def _of_ids(
     for number, ids in enumerate(inputs):
         if not 0 <= min(ids) <= max(ids) < rows:
             lacks = f"{param}: item {number} contains a token id that model '{name}' lacks"
-            raise ApiError(400, f"{lacks}; ids are from 0 to {rows - 1}", param=param)
+            raise ApiError(400, f"{lacks}; give token ids from 0 to {rows - 1}", param=param)
         content = _without_frame(ids, first, last)
         if len(content) > room:
             if not truncate:

@@ -26,12 +26,15 @@ def read_api_keys(file: str | None) -> tuple[bytes, ...]:
 
 
 def read_admin_token(file: str | None) -> bytes | None:
-    """Return the admin token of a file, or None without a file. Raises UserError as in `read_api_keys`."""
+    """Return the admin token in a file, with which clients may change adapters; None without a file.
+
+    Raises UserError as `read_api_keys` does, and if the file contains several tokens.
+    """
     if file is None:
         return None
     tokens = _read_tokens(file, "--admin_token_file")
     if len(tokens) > 1:
-        raise UserError(f"--admin_token_file {file}: has {len(tokens)} lines; give one token")
+        raise UserError(f"--admin_token_file {file}: the file has {len(tokens)} tokens; leave only one")
     return tokens[0]
 
 
@@ -42,7 +45,7 @@ def _read_tokens(file: str, option: str) -> tuple[bytes, ...]:
         raise UserError(f"{option} {file}: cannot read the file ({error.strerror}); give a text file") from error
     tokens = tuple(_token(line, f"{option} {file}") for line in lines if line)
     if not tokens:
-        raise UserError(f"{option} {file}: contains no key; write one per line")
+        raise UserError(f"{option} {file}: the file contains no key; write one key per line")
     return tokens
 
 
@@ -55,7 +58,7 @@ def _token(text: str, where: str) -> bytes:
 
 
 def matching(candidate: bytes | None, tokens: Sequence[bytes]) -> int | None:
-    """Return the index of the token that equals `candidate`, or None.
+    """Return the index of the token that equals `candidate`, or None if no token does.
 
     All tokens are compared, each in constant time, so that the duration reveals nothing about the tokens.
     """

@@ -100,14 +100,14 @@ class ServerOptions:
 
 
 def require_usable(options: ServerOptions) -> None:
-    """Raise UserError if an option has an unusable value. This check does not need the encoder."""
+    """Raise UserError if a key, a folder, a name or a file among the options cannot be used. No model is loaded."""
     args = options.args
     require_key_beyond_this_machine(args.host, read_api_keys(args.api_key_file))
     read_admin_token(args.admin_token_file)
     for option in ("watch", "adapter_root"):
         folder = getattr(args, option)
         if folder is not None and not Path(folder).is_dir():
-            raise UserError(f"--{option} {folder} is not a folder; create it, or give a different one")
+            raise UserError(f"--{option} {folder} is not a folder; create it, or give a different folder")
     for option, words in (("--adapters", args.adapters), ("--index", args.index)):
         for folder in folders_by_name(words, option).values():
             if not hub.is_hub_id(folder) and not Path(folder).is_dir():
@@ -121,7 +121,7 @@ def require_usable(options: ServerOptions) -> None:
 
 
 def folders_by_name(words: Sequence[str] | None, option: str) -> Mapping[str, str]:
-    """Return a dict from names to folders, for values of an option such as NAME=FOLDER or FOLDER.
+    """Return the folders in the values NAME=FOLDER or FOLDER of an option, by name.
 
     Args:
         words: The values of the option.
@@ -162,7 +162,7 @@ MOST_CONNECTIONS = "DCPCSE_MAX_CONNECTIONS"
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed if a header arrives too late, or is idle while too many connections are open."""
+    """An HTTP connection that is closed if a header arrives too late, or if it is idle while too many are open."""
 
     _header_timer: asyncio.TimerHandle | None = None
 
@@ -175,7 +175,7 @@ class BoundedConnection(H11Protocol):
         self._watch_header()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the received data."""
+        """Parse received data. Close the connection if the rest of an answered request is invalid."""
         try:
             super().data_received(data)
         except h11.LocalProtocolError:  # the rest of a request that was already answered is invalid
@@ -183,7 +183,7 @@ class BoundedConnection(H11Protocol):
         self._watch_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection."""
+        """Clean up after the connection was closed."""
         self._stop_timer()
         super().connection_lost(exc)
 
@@ -237,7 +237,7 @@ class BoundedConnection(H11Protocol):
 
 
 class Processes(Multiprocess):
-    """The processes of a server. The metrics of current values leave out processes that have ended."""
+    """The processes of a server. Metrics of current values, such as adapters in memory, leave out ended processes."""
 
     def keep_subprocess_alive(self) -> None:
         """Start a new process for each process that has ended."""
@@ -268,7 +268,7 @@ def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.so
 
 
 def uvicorn_config(build: Callable[[], ASGIApp], args: ServingArguments) -> Config:
-    """Return the settings of uvicorn for the application that `build` returns."""
+    """Return the settings with which uvicorn serves the application that `build` returns."""
     os.environ[MOST_CONNECTIONS] = str(args.max_connections)
     return Config(
         build,
@@ -348,7 +348,9 @@ def serve_on_ray(address: str, options: ServerOptions) -> None:
                 log_event("serving", host=args.host, port=args.port, replicas=args.workers)
                 threading.Event().wait()
             except (RuntimeError, OSError, TimeoutError) as error:
-                raise UserError(f"--ray {address}: the replicas do not start ({first_line(error):.300})") from error
+                raise UserError(
+                    f"--ray {address}: the replicas do not start ({first_line(error):.300}); see Ray's log"
+                ) from error
             finally:
                 serve.shutdown()
     log_event("stopped")

@@ -181,8 +181,8 @@ class TrainingArguments(OneGpuArguments):
     - A loss that is not finite stops the run.
     - The evaluation uses the batches of `encode`.
     - `metric_for_best_model` is a score of the evaluation data. The default is the first score.
-    - UserError is raised for values that are not allowed, and for options that would change the meaning of a
-      contrastive loss.
+    - UserError is raised for values that are not allowed, and for options that would change which sentences a
+      contrastive loss compares.
     """
 
     # These are not options.
@@ -345,11 +345,11 @@ class TrainingArguments(OneGpuArguments):
 
     @property
     def eval_batch_size(self) -> int:
-        """The maximum number of sentences in a batch, which transformers reports; see `per_device_eval_batch_size`."""
+        """The maximum number of sentences per batch of an evaluation: `per_device_eval_batch_size` or its default."""
         return self.per_device_eval_batch_size or CPU_ROWS
 
     def set_bf16(self, on: bool) -> None:
-        """Set `bf16` of an existing object, before a Trainer is created with these options."""
+        """Set the option `bf16` after the constructor has run, and before a Trainer is created with these options."""
         self.bf16 = on
         if on:
             self.mixed_precision = "bf16"  # what transformers gives to accelerate
@@ -366,8 +366,8 @@ class TrainingArguments(OneGpuArguments):
             check_value("num_train_epochs", self.num_train_epochs, {"above": 0, "at_most": MAX_EPOCHS})
         if self.resume and self.resume_from_checkpoint is not None:
             raise UserError(
-                f"{spell('resume', True)} finds the checkpoint itself; leave {spell('resume_from_checkpoint')} or "
-                f"{spell('resume', True)} out"
+                f"{spell('resume', True)} finds the newest checkpoint itself; leave out "
+                f"{spell('resume_from_checkpoint')} or {spell('resume', True)}"
             )
         if self.resume and self.overwrite_output_dir:
             raise UserError(
@@ -376,7 +376,7 @@ class TrainingArguments(OneGpuArguments):
             )
         for name in ("dataloader_persistent_workers", "dataloader_prefetch_factor"):
             if getattr(self, name) and not self.dataloader_num_workers:
-                raise OptionError(name, reason=f"needs {spell('dataloader_num_workers')}")
+                raise OptionError(name, reason=f"needs {spell('dataloader_num_workers')} of at least 1")
         if not self.adam_bias_correction and self.optim != OptimizerNames.ADAMW_TORCH:
             raise UserError(
                 f"{spell('adam_bias_correction', False)} is not available with {spell('optim', self.optim)}; use "
@@ -398,10 +398,10 @@ def require_supported(names: Collection[str]) -> None:
 
 
 def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
-    """Return a copy of the options of a run as `dcpcse.TrainingArguments`. A Trainer may change the copy.
+    """Return the options of a run as a new `dcpcse.TrainingArguments`, which a Trainer may change.
 
-    All values of transformers.TrainingArguments count as given, even if they equal the defaults. Options that an
-    earlier Trainer filled in are reset.
+    All values of transformers.TrainingArguments count as set by the user, so none is replaced by a default of dcpcse.
+    Options that an earlier Trainer filled in are reset.
 
     Args:
         args: The options. None: the defaults.

@@ -47,7 +47,7 @@ class _MadeOf(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class Seal(schema.Open):
-    """The content of `checkpoint.json`."""
+    """The content of `checkpoint.json`: inputs of the run, and digests of the checkpoint's files."""
 
     made_of: _MadeOf
     sha256: dict[str, str] = schema.sha256()
@@ -59,7 +59,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of killed runs; restore a replaced checkpoint if its replacement is missing."""
+    """Remove temporary files of killed runs from a folder; restore a checkpoint if its replacement is missing."""
     remove_parts(folder)
     for path in folder.iterdir():
         if match := _ASIDE.fullmatch(path.name):
@@ -105,7 +105,7 @@ def atomic_checkpoint(
     Args:
         folder: The output folder of the run.
         step: Number of finished optimiser steps.
-        made_of: The inputs of the run besides its options, for `checkpoint.json`.
+        made_of: Fingerprints of the inputs of the run, such as the training file, for `checkpoint.json`.
         first: Whether this is the process that creates and renames the folder.
         meet: A function that waits for all processes.
     """
@@ -128,10 +128,10 @@ def atomic_checkpoint(
 
 @contextlib.contextmanager
 def atomic_result(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder for a result, and move the files to `folder` when all files are written.
+    """Yield a temporary folder for the trained model, and move the files to `folder` when all files are written.
 
-    A failure before the move leaves the earlier result unchanged. If the process is killed during the move, resuming
-    from the last checkpoint writes the result again.
+    A failure before the move leaves an earlier model in `folder` unchanged. If the process is killed during the move,
+    resuming the run from its last checkpoint writes the model again.
     """
     with model_folder.replaced_model(folder) as part:
         yield part
@@ -152,7 +152,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def read_seal(folder: Path) -> Mapping[str, Any]:
-    """Return the inputs of the run that wrote a checkpoint; {} if an earlier version of dcpcse wrote it.
+    """Return fingerprints of the inputs of the run that wrote a checkpoint; {} for earlier versions of dcpcse.
 
     Raises UserError if a file of the checkpoint is missing or has changed.
     """
@@ -161,9 +161,9 @@ def read_seal(folder: Path) -> Mapping[str, Any]:
     seal = schema.read(Seal, folder / SEAL)
     sealed, digests = seal["sha256"], _digests(folder)
     if missing := sorted(set(sealed) - set(digests)):
-        raise UserError(f"{folder} is damaged: its file {missing[0]} is missing")
+        raise UserError(f"{folder} is damaged: the file {missing[0]} is missing")
     if changed := sorted(name for name in sealed if sealed[name] != digests[name]):
-        raise UserError(f"{folder / changed[0]} is damaged: its contents have changed since it was written")
+        raise UserError(f"{folder / changed[0]} is damaged: its content has changed since the run wrote it")
     return seal["made_of"]
 
 

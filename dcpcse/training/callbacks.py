@@ -46,7 +46,7 @@ def require_callbacks(callbacks: Any) -> None:
 
 
 class AfterStep(TrainerCallback):
-    """Calls `after_step` of the losses after each optimiser step, before evaluation and saving."""
+    """Calls the method `after_step` of each loss after each optimiser step, before evaluation and saving."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -111,11 +111,11 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Create the file. In a resumed run, it begins with the entries up to the step of the checkpoint."""
+        """Create `metrics.jsonl`. In a resumed run, it begins with the log entries before the checkpoint."""
         self.follow(state)
 
     def follow(self, state: TrainerState) -> None:
-        """Rewrite the file with the log entries of this state; entries of later steps are dropped."""
+        """Rewrite `metrics.jsonl` with the log entries of a trainer's state, and without entries of later steps."""
         if state.is_world_process_zero:
             write_atomic(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
 
@@ -127,7 +127,7 @@ class MetricsFile(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add a line. Numbers that are not finite are written as null, since JSON cannot represent them."""
+        """Append a log entry to `metrics.jsonl`. JSON has no infinity and no NaN, so null is written for them."""
         if not state.is_world_process_zero or not logs:
             return
         with open_append(self.path) as file:
@@ -140,10 +140,10 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 
 
 def write_environment(folder: Path, step: int) -> None:
-    """Add the environment of this call of train.py to the environments of earlier calls in the record of the run.
+    """Add the versions and the hardware of this call of train.py to the record of all calls for a run.
 
     Args:
-        folder: The folder of the run.
+        folder: The output folder of the run.
         step: The step from which this call resumes, or 0. Earlier calls that started at or after this step are removed
             from the record.
     """
@@ -152,7 +152,7 @@ def write_environment(folder: Path, step: int) -> None:
 
 
 class LogLines(TrainerCallback):
-    """Prints a line for each log entry, except for the figures at the end of a training."""
+    """Prints a line for each log entry of a run, except for the last entry, which reports the total time."""
 
     prints = True
 
@@ -164,7 +164,7 @@ class LogLines(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Print the entry. `total_flos` is removed from the entry before it is recorded, since it is always 0."""
+        """Print a log entry, after removing `total_flos` from it, which is always 0."""
         logs = {} if logs is None else logs
         logs.pop("total_flos", None)
         if self.prints and state.is_world_process_zero and "train_runtime" not in logs:
@@ -177,10 +177,10 @@ class ProgressBar(LogLines, ProgressCallback):
 
 
 def replace_progress(trainer: transformers.Trainer, *, prints_log: bool) -> None:
-    """Replace transformers' callbacks for the progress; with `--disable_tqdm True` there is no progress bar.
+    """Replace the callbacks with which transformers shows progress. `--disable_tqdm True` turns progress bars off.
 
     Args:
-        trainer: The trainer.
+        trainer: The trainer whose callbacks are replaced.
         prints_log: Whether log entries are printed.
     """
     callbacks, replaced = trainer.callback_handler.callbacks, (PrinterCallback, DEFAULT_PROGRESS_CALLBACK)

@@ -87,13 +87,13 @@ class BrokenCheckpoint(UserError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint.
+    """A complete checkpoint, from which a run can resume.
 
     Args:
         folder: The folder.
         step: Number of finished optimiser steps when the checkpoint was written.
-        made_of: Inputs of the run besides its options, such as the number of processes and fingerprints; {} if an
-            earlier version of dcpcse wrote the checkpoint.
+        made_of: Inputs of the run besides its options, such as the number of processes and fingerprints of files; {}
+            if an earlier version of dcpcse wrote the checkpoint.
         best: Step of the best checkpoint so far; None if no metric selects it.
     """
 
@@ -107,7 +107,7 @@ class Checkpoint:
 
         Args:
             options: All options of the run, as checkpoints record them.
-            made_of: The inputs of the run besides the options.
+            made_of: The inputs of the run besides the options (see `Checkpoint`).
             method: The method of the run.
         """
         self.require_same_options(options)
@@ -133,13 +133,13 @@ class Checkpoint:
                 continue
             if name not in _MAY_CHANGE and (name not in _MAY_MOVE or None in (was, now)):
                 raise UserError(
-                    f"{self.folder} was written with {spell(name)} {was}, this run has {spell(name)} {now}; "
+                    f"{self.folder} was written with {spell(name)} {was}, but this run has {spell(name)} {now}; "
                     f"{_SAME_OPTIONS}"
                 )
             if name in _MOVES_SCHEDULE:
-                warn(f"{spell(name)} was {was} and is {now} now: the learning rate follows the new length")
+                warn(f"{spell(name)} was {was} and is {now} now: the learning rate follows the new length of the run")
             if name in _MOVES_ROUNDING:
-                warn(f"{spell(name)} was {was} and is {now} now: the last digits may differ")
+                warn(f"{spell(name)} was {was} and is {now} now: the last digits of the results may differ")
 
     def require_same_origin(self, made_of: Mapping[str, Any]) -> None:
         """Raise UserError if an input of the run has changed, such as the content of the training file."""
@@ -158,7 +158,7 @@ class Checkpoint:
         if checkpoint is None:
             missing = output_dir / f"checkpoint-{self.best}"
             raise UserError(
-                f"{self.folder}: the best checkpoint, of step {self.best}, is missing; copy it to {missing}"
+                f"{self.folder}: the best checkpoint of the run, of step {self.best}, is missing; copy it to {missing}"
             )
         read_seal(checkpoint)
         model_folder.read_contents(checkpoint)
@@ -167,15 +167,15 @@ class Checkpoint:
         """Raise UserError unless a run with this model and these losses wrote the checkpoint.
 
         Args:
-            model: The model.
-            losses: State of the losses. None: the state is not compared, since `folder` contains a finished model,
-                which is saved without the state of the losses.
+            model: The model of this run.
+            losses: The tensors that losses keep between batches, by name. None: they are not compared, since `folder`
+                contains a finished model, which is saved without them.
         """
         saved, ours = model_folder.read_contents(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
             if saved.get(key) != ours.get(key):
                 raise UserError(
-                    f"{self.folder} has {key} {saved.get(key)}, this run has {ours.get(key)}; {_SAME_OPTIONS}"
+                    f"{self.folder} has {key} {saved.get(key)}, but this run has {ours.get(key)}; {_SAME_OPTIONS}"
                 )
         if (difference := next(base_differences(saved["base"], model.source), None)) is not None:
             raise UserError(
@@ -196,18 +196,18 @@ _SAME_OPTIONS = "resume with the options of the run (see its run.yaml)"
 
 
 def save_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Write the state of the losses to a checkpoint, if the losses have a state.
+    """Write the tensors that losses keep between batches to a checkpoint, if there are any.
 
     Args:
         folder: The checkpoint.
-        losses: The state by name.
+        losses: The tensors by name.
     """
     if losses:
         save_tensors(folder / OBJECTIVES, losses)
 
 
 def load_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Load the state of the losses from a checkpoint and copy it into the tensors `losses`.
+    """Load the tensors that losses keep between batches from a checkpoint, and copy them into `losses`.
 
     Args:
         folder: The checkpoint.
@@ -225,7 +225,7 @@ def _read_loss_state(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[st
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
         raise UserError(
-            f"{folder} contains the loss state {listed(saved)}, this run has {listed(expected)}; {_SAME_OPTIONS}"
+            f"{folder} contains the loss state {listed(saved)}, but this run has {listed(expected)}; {_SAME_OPTIONS}"
         )
     return saved
 
@@ -241,7 +241,7 @@ def save_loss_sum(folder: Path, total: float) -> None:
 
 
 def read_loss_sum(folder: Path) -> float | None:
-    """Return the sum of the losses of all steps up to a checkpoint; None if an earlier version wrote it.
+    """Return the sum of the losses of all steps up to a checkpoint; None if an earlier version of dcpcse wrote it.
 
     Raises UserError if the file is damaged.
     """
@@ -250,17 +250,17 @@ def read_loss_sum(folder: Path) -> float | None:
         return None
     total = manifest.read_object(path).get("loss_sum")
     if not is_number(total):
-        raise UserError(f"{path} is damaged: expected a number as loss_sum")
+        raise UserError(f"{path} is damaged: the value of loss_sum is not a number")
     return total
 
 
 def asks_to_resume(asked: str | None) -> bool:
-    """Return whether a value of `--resume_from_checkpoint` means that the run is resumed."""
+    """Return whether a value of `--resume_from_checkpoint` resumes the run: any value except false, no or 0."""
     return asked is not None and asked.lower() not in _NO
 
 
 def asks_for_newest(asked: str | None) -> bool:
-    """Return whether a value of `--resume_from_checkpoint` means the newest checkpoint in --output_dir."""
+    """Return whether `--resume_from_checkpoint` is true, yes or 1: the run resumes from its newest checkpoint."""
     return asked is not None and asked.lower() in _YES
 
 
@@ -302,12 +302,14 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
     newest = newest_whole(Path(run.output_dir), run.world_size)
     if newest is None and not resume:
         complete = "complete " if last_checkpoint(Path(run.output_dir)) else ""
-        raise UserError(f"{spell('resume_from_checkpoint')}: there is no {complete}checkpoint in {run.output_dir}")
+        raise UserError(
+            f"{spell('resume_from_checkpoint')}: there is no {complete}checkpoint in {run.output_dir}; leave it out"
+        )
     return newest
 
 
 def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> None:
-    """Set the precision of a resumed run to the precision in the checkpoint, unless an option sets the precision.
+    """Set `bf16` of a resumed run as in the run.yaml of its checkpoint, unless --bf16 or --fp16 is given.
 
     The default precision may differ: it depends on the device, and earlier versions of dcpcse always used float32.
 
@@ -321,7 +323,7 @@ def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> Non
     if (folder / RUN_FILE).is_file():
         run.set_bf16(bool(read_options(folder).get("bf16")))
         if run.bf16:
-            warn(f"{spell('bf16', True)}: as in {folder / RUN_FILE}")
+            warn(f"{spell('bf16', True)}: filled in, as in {folder / RUN_FILE}")
 
 
 def is_in(checkpoint: Path, run: TrainingArguments) -> bool:
@@ -348,7 +350,7 @@ def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
         try:
             return _read(path, str(path), processes)
         except BrokenCheckpoint as error:
-            logger.warning("skipped: %s", str(error).removesuffix(f"; {_ANOTHER}"))
+            logger.warning("a checkpoint is skipped: %s", str(error).removesuffix(f"; {_ANOTHER}"))
     return None
 
 
@@ -482,7 +484,7 @@ def resume_hint(output: Path) -> str:
 
 
 def clear_run(output_dir: Path) -> None:
-    """Remove the model, the checkpoints and the reports of an earlier run before its folder is overwritten."""
+    """Remove the model, the checkpoints and the reports of an earlier run from the output folder of a new run."""
     model_folder.clear(output_dir)
     for checkpoint in checkpoints_in(output_dir).values():
         atomic_save.delete_checkpoint(checkpoint)
@@ -490,6 +492,6 @@ def clear_run(output_dir: Path) -> None:
 
 
 def clear_reports(output_dir: Path) -> None:
-    """Remove the reports of an earlier run from a folder."""
+    """Remove the reports of an earlier run from its output folder."""
     for name in (NON_FINITE, *REPORTS):
         remove(output_dir / name)

@@ -31,7 +31,7 @@ LOADED = (LoadedPairs, LoadedLabels, LoadedBeir)
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
-    """Return the names of the tasks that are evaluated on their dev sets."""
+    """Return the names of SentEval's tasks whose dev sets are evaluated during training."""
     return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
 
 
@@ -64,15 +64,15 @@ def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = No
 def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[str]) -> None:
     """Set `metric_for_best_model` to a metric of the user's evaluation data, or check the given metric.
 
-    The metric is set if it is not given and the user has evaluation data.
+    The metric is only set if the user gives evaluation data and does not choose a metric.
 
     Args:
         run: Options of the run, which are changed.
-        dev: The dev evaluation.
+        dev: The tasks that are evaluated during training.
         option_names: Names of the options that the user has set.
 
     Raises:
-        UserError: If the run does not measure the given metric. The metric of pairs depends on their scores.
+        UserError: If the run does not measure the given metric.
     """
     metrics = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
     if "metric_for_best_model" not in option_names:
@@ -106,7 +106,7 @@ EVALUATES = "give pairs with scores (three columns), texts with classes (two col
 
 @advice(OF_TRAINING)
 def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_dataset") -> dict[str, Suite]:
-    """Return the suites to evaluate, by name. The name of data without a name is "".
+    """Return the sets of tasks to evaluate, by name. Data that are not in a dict get the name "".
 
     `data` can be:
 
@@ -118,8 +118,8 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
     - None: no evaluation
 
     Args:
-        data: The data.
-        options: The folder with the files of the tasks, and whether the official sizes are required.
+        data: The evaluation data.
+        options: Options of the data, of which `eval_data_dir` and `custom_eval_data` are used.
         name: Name of the data, for messages.
 
     Raises:
@@ -177,7 +177,7 @@ def _own_task(data: Any, name: str) -> Any:
     table = open_table(data, name)
     width = len(table.columns) if table.columns is not None else len(next(table.rows)[1])
     if width not in (2, 3):
-        raise UserError(f"{name} has {plural(width, 'column')}; {EVALUATES}")
+        raise UserError(f"{name} has {plural(width, 'column')}, not two or three; {EVALUATES}")
     return (own_pairs if width == 3 else own_labels)(data, name)
 
 
@@ -194,7 +194,7 @@ def compute_scores(
 
     Args:
         model: The model.
-        suites: The suites by name.
+        suites: The sets of tasks by name, from `open_eval_dataset`.
         batch_size: As in `SentenceEncoder.encode`.
         compute: A function that computes further metrics of each set of pairs. It is called with the cosines (n,) as
             `predictions` and the gold scores (n,) as `label_ids`. If a suite has several sets, the names of these

@@ -32,9 +32,9 @@ Entry = dict[str, Any]
 
 
 def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
-    """Measure the untrained encoder on the user's evaluation data, and record the outcomes in the folder of the run.
+    """Measure the encoder before training on the user's evaluation data, and record its scores in `gain.json`.
 
-    Data with recorded outcomes, as in a resumed run, are not measured again. All processes must call this function.
+    Data with a recorded score, as in a resumed run, are not measured again. All processes must call this function.
 
     Args:
         trainer: The Trainer of the run.
@@ -48,7 +48,7 @@ def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
     try:
         encoder, representation = _load_untouched(trainer)
     except UserError as error:
-        warn(f"the untouched encoder is not measured: {error}")
+        warn(f"the untouched encoder is not measured, so no gain is reported: {error}")
         return
     results = _measure(encoder, _suite(missing), trainer)
     entries = {task.name: _entry(task, results, representation) for task in missing}
@@ -58,8 +58,8 @@ def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
 def report_gains(trainer: Trainer, tasks: Sequence[OwnTask], *, finished: bool = False) -> None:
     """Measure the trained model on the user's evaluation data; record and print its gain over the untouched encoder.
 
-    Data for which the score of the untouched encoder is not recorded are left out. All processes must call this
-    function.
+    Data without a recorded score of the untouched encoder (`measure_untouched`) are left out. All processes must call
+    this function.
 
     Args:
         trainer: The Trainer of the run.

@@ -35,7 +35,7 @@ gradient of these losses."""
 
 
 class Steps(Protocol):
-    """Interface of the training module, which encodes views and owns the losses."""
+    """Interface of the training step: a module that encodes batches and contains the losses."""
 
     losses: Mapping[str, Loss]
     view_names: list[str]
@@ -47,11 +47,11 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class Replay:
-    """Results of the first pass that the second pass over a chunk needs.
+    """What the second pass over a chunk needs from the first pass of the gradient cache.
 
     Args:
-        gradient: Gradient (B, V, H) of the weighted loss of the complete batch with respect to the embeddings of the
-            chunk; None if no loss compares all rows.
+        gradient: Gradient (examples, views, dimension) of the weighted loss of the complete batch with respect to
+            the embeddings of the chunk; None if no loss compares all rows.
         of_losses: The trained parameters of the losses that compare all rows, each with its gradient. The list is
             empty except for the last chunk.
         sampled: The result of `sample` of each loss that is a mean over rows. The second pass uses it instead of
@@ -66,12 +66,13 @@ class Replay:
     counts: Mapping[str, Tensor]
 
     def terms(self, batch: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
-        """Return the chunk's part of each loss term. If `gradient` is not None, a term "cached" with this gradient is
-        added.
+        """Return, by name, the chunk's part of each loss that is a mean over rows.
+
+        If `gradient` is not None, a term "cached" with this gradient stands for the losses that compare all rows.
 
         Args:
-            batch: The chunk.
-            losses: The losses by term.
+            batch: The chunk, encoded again.
+            losses: All losses by name.
         """
         terms = {}
         if self.gradient is not None:
@@ -84,7 +85,7 @@ class Replay:
 
 
 def per_row_losses(losses: Mapping[str, Loss]) -> dict[str, PerRowLoss]:
-    """Return the losses that can be computed on parts of a batch."""
+    """Return the losses that are means over rows, so that they can be computed on parts of a batch."""
     return {name: loss_fn for name, loss_fn in losses.items() if isinstance(loss_fn, PerRowLoss)}
 
 
@@ -94,7 +95,7 @@ def joint(losses: Mapping[str, Loss]) -> dict[str, Loss]:
 
 
 def require_repeatable(run: TrainingArguments) -> None:
-    """Raise UserError if an option of the run makes a second pass over the chunks impossible."""
+    """Raise UserError if an option prevents the second pass of the gradient cache from repeating the first one."""
     if run.torch_compile:
         raise UserError(
             f"{spell('gradient_cache_chunk')}: compiled modules draw their own random numbers for dropout, which the "
@@ -107,7 +108,7 @@ def require_repeatable(run: TrainingArguments) -> None:
 
 
 def require_cachable(head: nn.Module | None) -> None:
-    """Raise UserError if the head needs the whole batch at once."""
+    """Raise UserError if the head has batch normalisation, which needs the whole batch at once."""
     if isinstance(head, BatchNormMLP):
         raise UserError(
             f"{spell('gradient_cache_chunk')}: batch normalisation needs the whole batch, which is never in memory at "
@@ -123,18 +124,18 @@ def run_in_chunks(
     run: Callable[[Batch, Replay, bool], Terms],
     precision: Callable[[], AbstractContextManager] = contextlib.nullcontext,
 ) -> Terms:
-    """Compute all gradients of a batch chunk by chunk, and return the detached terms of the complete batch.
+    """Compute all gradients of a batch chunk by chunk; return the losses of the complete batch, detached, by name.
 
-    Every process has the same number of chunks.
+    The module's docstring describes the two passes. Every process has the same number of chunks.
 
     Args:
         steps: The training step.
         batch: The batch.
         chunk: Number of examples per chunk.
-        weights: Weights of the terms in the loss.
-        run: A function for the second pass over a chunk. It runs the forward pass and the backward pass; the loss is
-            the sum of the term "cached" and the weighted terms. The last argument of the function says whether the
-            chunk is the last one.
+        weights: The weight of each loss, by name.
+        run: A function for the second pass over a chunk. It computes the terms (`Replay.terms`), and runs the backward
+            pass of the term "cached" plus the weighted other terms. The last argument of the function says whether
+            the chunk is the last one.
         precision: A function that returns the context (autocast) for the first pass and for the losses that compare
             all rows.
     """

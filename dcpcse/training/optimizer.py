@@ -67,7 +67,7 @@ def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGro
 
     Args:
         optimizer: The optimiser, which is changed.
-        groups: The groups.
+        groups: The groups of parameters (`Method.groups`).
     """
     for target in groups:
         members = {id(parameter) for parameter in target.parameters}
@@ -84,18 +84,18 @@ def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGro
 
 
 def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the current learning rates of the groups that `split_groups` made, by their names in the log."""
+    """Return the current learning rate of each group that `split_groups` made, as `learning_rate_NAME` → rate."""
     return {f"learning_rate_{group['name']}": group["lr"] for group in optimizer.param_groups if "name" in group}
 
 
 def with_own_warmups(
     schedule: LambdaLR, groups: Sequence[ParameterGroup], args: TrainingArguments, steps: int
 ) -> LambdaLR:
-    """Return the schedule of a run in which some groups have a separate warm-up.
+    """Return a learning-rate schedule in which some groups of parameters have a separate warm-up.
 
     Args:
         schedule: The schedule of the parameters that are in none of the groups.
-        groups: The groups.
+        groups: The groups of parameters (`Method.groups`).
         args: Options of the run.
         steps: Number of steps of the run.
     """

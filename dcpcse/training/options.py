@@ -77,7 +77,7 @@ def resolve_options(
 def require_valid(options: "Options", option_names: "Collection[str]", objects: "Collection[str]" = ()) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    Modules of the training are not imported, since this takes seconds.
+    This function imports no training code, which would take seconds, so mistakes are reported at once.
 
     Args:
         options: The result of `resolve_options`.
@@ -104,8 +104,8 @@ def require_valid(options: "Options", option_names: "Collection[str]", objects: 
             reader_of(Path(file))  # raises UserError if the file does not exist or has an unknown format
     if not run.do_train and not run.do_eval and "do_train" in option_names:
         raise UserError(
-            f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave it out, or add "
-            f"{spell('do_eval', True)}"
+            f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave out "
+            f"{spell('do_train', False)}, or add {spell('do_eval', True)}"
         )
     if "method" not in objects:
         fill_defaults(model, None)
@@ -120,7 +120,7 @@ def python_options(
         function: Name of the function, for messages.
         parser: Result of `training_option_parser`.
         options: Keywords of the function.
-        others: Names of further parameters of the function.
+        others: Names of the function's other parameters, for messages.
 
     Raises:
         UserError: If an option was removed or is not supported.
@@ -167,7 +167,7 @@ def _measure_own_data(options: Mapping[str, Any]) -> dict[str, Any]:
         when = f"at the steps of {spell('eval_steps')}" if "eval_steps" in options else "after every epoch"
         start = "before training and " if implied.get("eval_on_start", options.get("eval_on_start")) else ""
         names = " and ".join(map(spell, data_options))
-        warn(f"{names}: evaluated {start}{when}; {spell('eval_strategy')} changes this")
+        warn(f"the data of {names} are evaluated {start}{when}; {spell('eval_strategy')} changes this")
     return implied
 
 

@@ -60,7 +60,7 @@ _PARTS["lora"] = "LoRA adapter"
 
 
 def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str | Path] = ()) -> str:
-    """Return the text of the card of a model folder.
+    """Return the text of a model card (README.md) for a model folder.
 
     Args:
         folder: The model folder.
@@ -132,14 +132,16 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], paths: Sequence[Path
         evaluated = report.get("model", {}).get("identity", {})
         if others := [key for key in differences(expected, evaluated) if key in expected]:
             raise UserError(
-                f"{path} contains the scores of another model, not of the model in {folder}: {', '.join(others)} "
-                "differ; give scores of this model"
+                f"{path} contains the scores of another model, not of the model in {folder} (different: "
+                f"{', '.join(others)}); give scores of this model"
             )
         if not report.get("complete"):
-            raise UserError(f"{path} contains the scores of an interrupted evaluation; run it to the end")
+            raise UserError(f"{path} contains the scores of an interrupted evaluation; run the evaluation to the end")
         families = {name: report.get("tasks", {}).get(name, {}).get("family") for name in report["scores_x100"]}
         if odd := [name for name, family in families.items() if family not in TASK_AND_METRIC]:
-            raise UserError(f"{path} is damaged: the task {odd[0]} has family {families[odd[0]]}; evaluate again")
+            raise UserError(
+                f"{path} is damaged: the task {odd[0]} has the unknown family {families[odd[0]]}; evaluate again"
+            )
     return {path.name: {**report, "results": _results(report)} for path, report in reports.items()}
 
 
@@ -212,7 +214,7 @@ def own_files(folder: str | Path) -> list[str]:
 
 
 def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool = False) -> ModelInfo | None:
-    """Return the Hub's description of the branch, or None if it does not exist.
+    """Check that a folder may be pushed; return the Hub's description of the branch, or None if it does not exist.
 
     Args:
         folder: The folder, which need not exist yet.

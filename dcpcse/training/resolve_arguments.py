@@ -69,10 +69,10 @@ Such an option causes a message and not an error, since old scripts contain some
 
 
 def take_push_target(run: TrainingArguments, option_names: Collection[str]) -> PushTarget | None:
-    """Return the repository to which the finished folder is pushed, or None without `--push_to_hub`.
+    """Return the repository to which the finished model folder is pushed, or None without `--push_to_hub`.
 
-    Also sets `run.push_to_hub` to False. Otherwise, transformers would push every checkpoint, with optimiser states
-    and pickles.
+    The function also sets `run.push_to_hub` to False. Otherwise, transformers would push every checkpoint, with
+    optimiser states and pickles.
 
     Args:
         run: Options of the run, which are changed.
@@ -231,8 +231,8 @@ def _words(model: ModelArguments) -> str:
 def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
     """Warn if the given options probably belong to another method than the method that is trained.
 
-    Signs of this are a learning rate that is far from the recipe, and the name of the output folder. Commands of other
-    public code do not name a method, so they would train the default method.
+    This is probable if the learning rate is far from the method's default, or if the output folder has the name of
+    another method. Commands of other public code do not name a method, so they would train the default method.
 
     Args:
         run: Options of the run.
@@ -313,7 +313,7 @@ def load_options(model: ModelArguments) -> LoadOptions:
 
 
 def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | None:
-    """Return the sentence-transformers settings of an encoder; None if it has no such settings.
+    """Return the settings (pooling, prompts) with which sentence-transformers uses an encoder; None if it has none.
 
     If dcpcse cannot reproduce the settings, a warning is logged and None is returned.
 
@@ -337,7 +337,7 @@ def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | 
             folder.pooling  # noqa: B018, read here, so that its errors are raised here
         return folder
     except UserError as error:
-        warn(f"the representation of {name} is not kept: {error}")
+        warn(f"the trained model does not keep the sentence representation of {name}: {error}")
         return None
 
 
@@ -350,8 +350,8 @@ def fill_representation(
 
     Args:
         model: Options of the model.
-        columns: As in `fill_defaults`.
-        entry: As in `fill_defaults`.
+        columns: The columns of the training data.
+        entry: The registered method, with its defaults.
         folder: The sentence-transformers settings of the encoder. None: the options are returned unchanged.
     """
     if folder is None:
@@ -368,7 +368,7 @@ def fill_representation(
 
 
 def keep_prompts(model: SentenceEncoder, folder: SentenceFolder, options: ModelArguments) -> None:
-    """Add the named prompts of the encoder to the trained model, unless its sentences are in a template.
+    """Add the encoder's named prompts (texts before sentences) to the trained model, unless it has a template.
 
     A warning is logged if the training does not use the prompts.
 
@@ -410,7 +410,7 @@ def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> Non
         f"texts that begin at position {model.encoder.position_offset}": model.encoder.position_offset != 0,
     }
     if changed := [difference for difference, differs in differences.items() if differs]:
-        warn(f"{name}; the trained model has another representation: {', '.join(changed)}")
+        warn(f"{name}; the trained model represents sentences differently, with {', '.join(changed)}")
     else:
-        before = f" after the text {prompt!r}" if prompt else ""
+        before = f", with the text {prompt!r} before each sentence" if prompt else ""
         notify(f"{name}; the trained model keeps this representation{before}")

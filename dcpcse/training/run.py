@@ -67,10 +67,10 @@ def run_training(
     option_names: Collection[str],
     inputs: Inputs = Inputs(),
 ) -> Trainer:
-    """Train, evaluate and write the records, as train.py does; return the trainer.
+    """Train, evaluate and write the model and the records, as train.py does; return the trainer.
 
     Args:
-        options: Parsed options.
+        options: Options from `resolve_options`.
         option_names: Names of the options that the user has set.
         inputs: Inputs that are not options.
     """
@@ -154,7 +154,7 @@ def build_trainer(
         run_args: Options of the run.
         inputs: Inputs that are not options.
         data: The training data.
-        dev: The dev evaluation, if there is one.
+        dev: The tasks that are evaluated during training. None: no evaluation.
     """
     trainer = inputs.trainer_class(
         model_args.model_name_or_path,

@@ -100,7 +100,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of the files of a run. A damaged file counts as empty and is reported in `problems`.
+    """What the files in the output folder of a run record. A damaged file counts as empty (see `problems`).
 
     Args:
         folder: The folder of the run.
@@ -108,7 +108,7 @@ class Run:
         metrics: Lines of metrics.jsonl. If this file does not exist, the log history in trainer_state.json.
         environment: The environment (versions, hardware) of each call of train.py.
         end: The content of trainer_state.json in the folder of the run; None until the run has finished once.
-        checkpoint: The content of trainer_state.json in the newest checkpoint.
+        checkpoint: The content of trainer_state.json in the newest checkpoint; None if there is no checkpoint.
         problems: A line about each damaged file.
         gains: The scores of the trained model and the untouched encoder, for each set of the user's evaluation data.
     """
@@ -300,7 +300,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:
-    """Return the contents of the score files in the folder of a run, by path.
+    """Return the contents of the files in the folder of a run that `evaluation.py --output_file` wrote, by path.
 
     Args:
         folder: The folder of the run.

@@ -90,14 +90,14 @@ _OF_LOADING = ("config_name", "tokenizer_name", "lm_head", "cache_dir", "model_r
 
 @dataclass(frozen=True)
 class Setup:
-    """The parts of a run.
+    """What `dcpcse.Trainer` needs for a run.
 
     Args:
         method: The method with its model.
         options: Options of the model. Options that are not given have the defaults of the method.
         collator: The collator of the batches.
         dataset: The examples; None without training data.
-        made_of: The inputs of the run without its options and encoder, by their names in error messages.
+        made_of: Fingerprints of the inputs of the run without its options and encoder, by their names in messages.
     """
 
     method: Method
@@ -128,9 +128,9 @@ def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelAr
     options = kind(method=name, model_name_or_path=encoder_name(model), **values)
     if isinstance(model, Backbone):
         if unread := next((name for name in _OF_LOADING if name in values), None):
-            raise UserError(f"{unread} has no effect on an encoder that is loaded already; give its name or folder")
+            raise UserError(f"{unread} has no effect on a loaded encoder; leave it out, or give the encoder's folder")
         if (options.do_mlm or options.org_mlp) and model.lm_head is None:
-            raise UserError("do_mlm and org_mlp need a masked-LM head; give the name or folder of the encoder")
+            raise UserError("do_mlm and org_mlp need a masked-LM head; give the encoder by its name or folder")
     return options
 
 
@@ -188,7 +188,7 @@ def open_train_dataset(
 
     Args:
         data: The path, the object or the dict. Data that are read already and None are returned unchanged.
-        args: Options of the model, with the folder of the cache and the kind of positives.
+        args: Options of the model, of which `cache_dir` and `positive` are used.
         data_args: Options of the data: the columns, and whether a file is read again even if it is cached.
         name: Name of the object in messages.
     """
@@ -290,8 +290,8 @@ def build(
 def load_encoder(args: ModelArguments) -> Backbone:
     """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs the head.
 
-    If the folder is a checkpoint of other code, only the encoder is loaded, and a warning names the parts that are
-    left out.
+    If the folder is a checkpoint of other training code, only its encoder is loaded, and a warning names the parts
+    that are left out.
     """
     options = load_options(args)
     backbone = load_backbone(
@@ -313,7 +313,7 @@ def _load_guides(guides: Mapping[str, Guide | GuideSource], method: Method, args
     loaded = {}
     for name, guide in guides.items():
         if isinstance(guide, GuideSource):
-            notify(f"{name.replace('_', ' ')}: {guide.encoder}")
+            notify(f"the {name.replace('_', ' ')} is {guide.encoder}")
             model = load_guide(guide.encoder, replace(how, pooler_type=guide.pooler), guide.option)
             guide = Guide(model, method.views, name)
         loaded[name] = guide
@@ -325,7 +325,7 @@ def _unchanged(backbone: Backbone) -> Backbone:
     source = backbone.source
     current = EncoderSource.of(backbone.model, source.name_or_path, source.revision, source.weights_file)
     if current.fingerprint != source.fingerprint:
-        raise UserError("model was changed after it was loaded, for example by an earlier training; load it again")
+        raise UserError("model was changed after loading, for example by an earlier training; load it again")
     return backbone
 
 
@@ -342,13 +342,13 @@ def _read_corpus(
         )
     if args.positive == "next":
         raise UserError(
-            f"{spell('corrupted_corpus')} contains copies of sentences, not following lines; leave out "
+            f"{spell('corrupted_corpus')} contains copies of sentences, not the lines that follow them; leave out "
             f"{spell('positive', 'next')}"
         )
     if any(view.augmentation for view in method.views):
         raise UserError(
-            f"{spell('corrupted_corpus')}: its tokens were replaced in unchanged sentences, but "
-            f"{spell('method', args.method)} changes them in each epoch; leave out {spell('corrupted_corpus')}"
+            f"{spell('corrupted_corpus')}: its tokens were replaced in the original sentences, but "
+            f"{spell('method', args.method)} changes sentences in each epoch; leave out {spell('corrupted_corpus')}"
         )
     corpus = Corpus.read(args.corrupted_corpus)
     corpus.require(

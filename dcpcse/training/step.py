@@ -36,7 +36,7 @@ def require_scalar(term: str, value: Any) -> Tensor:
 
 
 class TrainingStep(nn.Module):
-    """Computes the unweighted loss terms of a batch with all views. DDP and torch.compile wrap this module."""
+    """Encodes a batch and computes its unweighted losses (terms) by name. DDP and torch.compile wrap this module."""
 
     # The terms are means over the batch, so the Trainer divides them by the number of accumulation steps.
     accepts_loss_kwargs = False
@@ -80,15 +80,15 @@ class TrainingStep(nn.Module):
         Args:
             input_ids: Token ids (B, V, L).
             attention_mask: Mask (B, V, L): 1 for tokens and 0 for padding.
-            packing: The packing of the mask. None: it is computed.
-            others: Further contents of the batch, such as the slots of templates.
+            packing: The indices of all tokens except padding. None: they are computed.
+            others: Other contents of the batch, such as labels and the slots of templates.
 
         Raises:
             UserError: If sentences are given instead of token ids.
         """
         if not isinstance(attention_mask, Tensor):
             raise UserError(
-                "trainer.model computes the losses of tokenised batches; encode sentences with "
+                "trainer.model takes tokenised batches and returns losses; encode sentences with "
                 "trainer.sentence_encoder.encode(sentences)"
             )
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views

@@ -133,7 +133,7 @@ class Trainer(HookedTrainer):
         method: The method, with its losses and views.
         model_options: The options of the method, with the defaults of the method filled in.
         run_options: All options, as checkpoints record them.
-        made_of: Further facts that identify the run when it is resumed, such as a digest of the training data.
+        made_of: The inputs that must be the same when the run is resumed, such as the digest of the training data.
 
     Raises:
         UserError: If an argument is not allowed, or if encoder, method, data and options do not fit together.
@@ -251,11 +251,12 @@ class Trainer(HookedTrainer):
         """Raise UserError for options that the constructor does not support."""
         if args.push_to_hub:
             raise UserError(
-                f"{spell('push_to_hub', True)} pushes a finished run of a training; push a folder with dcpcse hub push"
+                f"{spell('push_to_hub', True)} is not supported here; leave it out, and push the saved folder "
+                "with dcpcse hub push"
             )
         if type(self).compute_loss is not Trainer.compute_loss and args.gradient_cache_chunk:
             raise UserError(
-                f"{spell('gradient_cache_chunk')} does not call a compute_loss of your own; leave out this option"
+                f"{spell('gradient_cache_chunk')} would not call your own compute_loss; leave out one of them"
             )
         if optimizers[0] is not None and not args.adam_bias_correction:
             raise no_effect("adam_bias_correction", "on an optimizer of your own")
@@ -268,7 +269,7 @@ class Trainer(HookedTrainer):
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as in transformers, and return the number of steps, the mean loss and the metrics of the training.
 
-        If the option `prepack` is set, the frozen weights are prepacked for the CPU.
+        With the option `prepack`, frozen weights are kept in a layout that is faster on a CPU.
 
         Args:
             resume_from_checkpoint: A folder checkpoint-N, or True for the newest complete checkpoint in `output_dir`.
@@ -333,7 +334,7 @@ class Trainer(HookedTrainer):
         """Load the checkpoint if it was saved after the last step. transformers would train one more step."""
         if not folder or not self.is_over(state := read_state(Path(folder))):
             return None
-        notify(f"{folder} is the end of the run of {plural(state['global_step'], 'step')}")
+        notify(f"{folder} was saved at the end of the run, after {plural(state['global_step'], 'step')}")
         self.restore(Path(folder))
         return TrainOutput(self.state.global_step, math.nan, {})
 
@@ -407,7 +408,7 @@ class Trainer(HookedTrainer):
                 )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser as in transformers, with the learning rates of the method's groups of parameters."""
+        """Create the optimiser as in transformers, with separate learning rates of the groups in `method.groups`."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         if is_new:
@@ -417,7 +418,7 @@ class Trainer(HookedTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Create the schedule as in transformers, with the warm-ups of the method's groups of parameters.
+        """Create the learning-rate schedule as in transformers, with separate warm-ups of groups in `method.groups`.
 
         Args:
             num_training_steps: Number of optimiser steps.
@@ -620,7 +621,7 @@ class Trainer(HookedTrainer):
             others: Further arguments of transformers' method. They have no effect, and a warning names them.
         """
         if unused := [name for name, value in others.items() if value is not None]:
-            warn(f"create_model_card: {', '.join(unused)} cannot be given here; add it to {CARD}")
+            warn(f"create_model_card ignores {', '.join(unused)}; write this information to {CARD} yourself")
         if not self.is_world_process_zero():
             return
         output = Path(self.args.output_dir)
@@ -664,8 +665,8 @@ class Trainer(HookedTrainer):
         """Return the mean loss of all steps of the run, or of the steps with known losses after a resume."""
         if self._unknown_until:
             logger.warning(
-                "train_loss is the mean over the steps after step %d: %s, written by an earlier version, does not "
-                "record earlier losses",
+                "train_loss is the mean over the steps after step %d, because %s was written by an earlier version "
+                "of dcpcse, which did not record losses",
                 self._unknown_until,
                 self.resumed_from,
             )
@@ -711,23 +712,23 @@ class Trainer(HookedTrainer):
         super().save_model(output_dir, _internal_call)
 
     def restore(self, folder: Path) -> None:
-        """Load the model and the state from the checkpoint of the last step of a run."""
+        """Load the model and the trainer's state from the checkpoint of the last step of a run."""
         self.load_checkpoint(folder)
         self.state = TrainerState.load_from_json(str(folder / STATE))
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             self.load_best_model()
 
     def restore_result(self) -> None:
-        """Load the model and the state of the finished run in the output folder."""
+        """Load the model and the trainer's state of the finished run in the output folder."""
         output = Path(self.args.output_dir)
         self.step_module.model.load_trained(output)
         self.state = TrainerState.load_from_json(str(output / STATE))
 
     def save_result(self, texts: Mapping[str, str]) -> None:
-        """Save the model, the state and further files to the output folder, atomically.
+        """Save the trained model, the trainer's state and text files to the output folder, atomically.
 
         Args:
-            texts: The content of each further file, by file name.
+            texts: The content of each text file by its name, such as `train_results.txt`.
         """
         if not self.args.should_save:
             return
@@ -783,7 +784,7 @@ class Trainer(HookedTrainer):
         self.state.save_to_json(str(folder / STATE))
 
     def after_step_is_saved(self) -> None:
-        """Stop the training if a signal was received.
+        """Stop the training if a signal, such as SIGTERM, was received.
 
         After the last step of an epoch, the training stops only when the evaluation of the epoch is done.
         """
@@ -809,7 +810,7 @@ class Trainer(HookedTrainer):
         )
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Load the weights, the state of the losses, and the sum of the losses so far from a checkpoint."""
+        """Load the weights, the tensors that losses keep, and the sum of the losses so far from a checkpoint."""
         self.step_module.model.load_trained(folder)
         checkpoints.load_loss_state(folder, self.method.loss_state())
         loss_sum = checkpoints.read_loss_sum(folder)

@@ -31,7 +31,7 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
 
     Args:
         data: The training data.
-        rows: Number of examples; with --positive next, it differs from the number of rows of the data.
+        rows: Number of training examples; with --positive next, it differs from the number of rows of the data.
         run: Options of the run.
     """
     batch = run.per_device_train_batch_size * run.world_size
@@ -48,7 +48,7 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
     if rows < batch and run.dataloader_drop_last:
         raise UserError(
             f"{spell('dataloader_drop_last', True)} drops all {rows} training examples of {data.name}, which do not "
-            f"fill a batch of {batch}; use smaller batches, or leave it out"
+            f"fill a batch of {batch}; use smaller batches, or leave the option out"
         )
     labels, positives = describe_labels(data.classes, data.scores), len(data.roles.positives)
     if positives > 1:
@@ -154,12 +154,12 @@ def require_classes(data: TrainingData) -> None:
     if classes < 2:
         raise UserError(
             f"{data.name}: all rows have the class {next(iter(data.classes))!r}, and rows of one class are not each "
-            "other's negatives; add rows of another class, or remove the column"
+            "other's negatives; add rows of another class, or remove the column of classes"
         )
     if single == classes:
         raise UserError(
             f"{data.name}: each of the {single:,} classes in the column {data.columns[-1]!r} has one sentence, so "
-            "that no sentence has a positive of its class; remove the column, or rename it if it has positives"
+            "no sentence has a positive; remove the column, or rename it to positive if it contains positives"
         )
     if single:
         warn(f"{data.name}: {single:,} of {classes:,} classes have one sentence, which is its own positive")
@@ -168,8 +168,8 @@ def require_classes(data: TrainingData) -> None:
 def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDataset | MixedDataset | None) -> None:
     """Raise UserError if false negatives are known, but a loss of the method cannot leave them out.
 
-    False negatives are known if the data have classes, if each of several positives makes an example, or if a guide
-    finds them. Also raise UserError if there is a guide, but no loss compares rows.
+    False negatives are known if the data have classes, with `--positive all`, or if a guide (`--guide`) finds them.
+    Also raise UserError if there is a guide, but no loss compares sentences of different rows.
 
     Args:
         method: The method.
@@ -191,7 +191,7 @@ def require_masked(method: Method, columns: Sequence[str], dataset: IndexedDatas
                     "leaves_out_false_negatives"
                 )
         if FALSE_NEGATIVES in method.guides and not comparing:
-            raise no_effect("guide", f"on {spell('method', method.model.method)}, which compares no rows")
+            raise no_effect("guide", f"on {spell('method', method.model.method)}, whose losses compare no rows")
 
 
 def require_same_numbers(method: Method, dataset: IndexedDataset | MixedDataset | None) -> None:
@@ -209,16 +209,16 @@ def require_same_numbers(method: Method, dataset: IndexedDataset | MixedDataset 
         least, most = dataset.num_negatives.min(), dataset.num_negatives.max()
         raise UserError(
             f"{spell('train_file')} has rows with {least} to {most} hard negatives, but {user} of "
-            f"{spell('method', method.model.method)} needs the same number in every row; give each row {least or 1}, "
-            "or choose another method"
+            f"{spell('method', method.model.method)} needs the same number in every row; give each row {least or 1} "
+            "of them, or choose another method"
         )
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
     """Raise UserError if --loss_chunk is given, but has no effect or is not supported.
 
-    The option has no effect if no loss of the method compares rows. It is not supported if a loss that compares rows
-    cannot be computed in chunks of rows.
+    The option has no effect if no loss of the method compares sentences of different rows. It is not supported if a
+    loss compares rows, but cannot be computed in chunks of rows.
 
     Args:
         method: The method.
@@ -228,7 +228,7 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
         return
     comparing = joint({name: term.loss for name, term in method.terms.items()})
     if not comparing:
-        raise no_effect("loss_chunk", f"on {spell('method', method.model.method)}, which compares no rows")
+        raise no_effect("loss_chunk", f"on {spell('method', method.model.method)}, whose losses compare no rows")
     if whole := next((name for name, loss_fn in comparing.items() if not loss_fn.has_row_chunks), None):
         raise UserError(
             f"{spell('loss_chunk')}: the loss {whole} of {spell('method', method.model.method)} compares all rows at "
@@ -238,7 +238,7 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
 
 
 def batch_sizes(dataset: IndexedDataset | MixedDataset, run: TrainingArguments) -> list[int]:
-    """Return the number of rows of each batch of an epoch, over all processes.
+    """Return the number of rows of each batch of an epoch, in all processes together.
 
     Args:
         dataset: The examples.
@@ -301,7 +301,7 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
     require_enough(data, examples, run)
     if model.positive == "next":
         lines = plural(len(data.dataset), data.unit)
-        notify(f"{data.name}: {examples:,} of {lines} are followed by another one of the same document")
+        notify(f"{data.name}: {examples:,} of {lines} are examples, since another one of their document follows")
     warn_of_duplicates(data, run)
     warn_of_columns(data)
     require_classes(data)
@@ -354,7 +354,7 @@ def require_fitting(
 
 
 def require_room_after_prompt(method: Method, data: DataArguments) -> None:
-    """Raise UserError if the text before each sentence leaves no room for the sentence.
+    """Raise UserError if a prompt, the text before each sentence, leaves no room for the sentence.
 
     Args:
         method: The method.
@@ -366,7 +366,8 @@ def require_room_after_prompt(method: Method, data: DataArguments) -> None:
         if tokens >= data.max_seq_length:
             raise UserError(
                 f"{spell('max_seq_length', data.max_seq_length)} leaves no room for a sentence after the prompt "
-                f"{prompt!r:.80}, which has {tokens} tokens; raise it, or give {spell('prompt')} ''"
+                f"{prompt!r:.80}, which has {tokens} tokens; raise {spell('max_seq_length')}, or give "
+                f"{spell('prompt')} ''"
             )
 
 
@@ -405,7 +406,8 @@ def require_fits(method: Method, data: DataArguments) -> None:
         room = loss_fn.max_tokens
         if room is not None and data.max_seq_length + more > room:
             raise UserError(
-                f"{spell('max_seq_length', data.max_seq_length)}{longer}: the generator has {room} positions; lower it"
+                f"{spell('max_seq_length', data.max_seq_length)}{longer}: the generator has {room} positions; "
+                f"lower {spell('max_seq_length')}"
             )
 
 
@@ -434,7 +436,7 @@ def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: T
 
 
 def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if the method needs a gradient inside the forward pass and an option prevents this.
+    """Raise UserError if an option prevents the gradient from which the method computes adversarial views.
 
     Args:
         method: The method.

@@ -189,7 +189,7 @@ def test_a_cell_that_is_run_twice(train):
     assert first != second and files_equal(first, second)
     folder = train().folder
     refused(r"is not empty; .* or add overwrite_output_dir=True to replace its run or resume=True", train)
-    refused("was written with temp 0.05, this run has temp 0.1", train, temp=0.1, resume=True)
+    refused("was written with temp 0.05, but this run has temp 0.1", train, temp=0.1, resume=True)
     again = train(resume=True)
     assert again.folder == folder and again.metrics["train_loss"] > 0
     assert train(overwrite_output_dir=True, method="simcse", learning_rate=1e-4).model.method == "simcse"

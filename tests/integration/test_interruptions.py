@@ -189,7 +189,7 @@ def test_broken_checkpoints_are_left_out_each_with_a_line_that_says_why(asked, a
         path.unlink()
     ended = attempt(stopped, **EVERY_TWO, **asked)
     assert ended.code == 0, ended.err
-    lines = [line for line in ended.said.splitlines() if line.startswith("skipped: ")]
+    lines = [line for line in ended.said.splitlines() if line.startswith("a checkpoint is skipped: ")]
     assert [f"checkpoint-{step}" in line for step, line in zip((8, 7, 6, 4), lines, strict=True)] == [True] * 4
     assert "optimizer.pt is damaged" in lines[0] and "rng_state.pth" in lines[2]
     assert "resuming from" in ended.said and "after step 2" in ended.said
@@ -245,7 +245,7 @@ def test_a_run_whose_best_checkpoint_is_gone_does_not_go_on_with_another(attempt
     best = json.loads((folder / "checkpoint-8/trainer_state.json").read_text(encoding="utf-8"))["best_global_step"]
     shutil.rmtree(folder / f"checkpoint-{best}")
     ended = attempt(folder, **options, resume_from_checkpoint=folder / f"checkpoint-{6 if best == 8 else 8}")
-    failed(ended, f"the best checkpoint, of step {best}, is missing")
+    failed(ended, f"the best checkpoint of the run, of step {best}, is missing")
 
 
 def test_a_changed_training_file_is_refused(attempt, stopped, train_txt, tmp_path):

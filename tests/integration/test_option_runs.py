@@ -229,4 +229,4 @@ def test_a_sentence_is_changed_anew_in_each_epoch_and_in_the_changed_view_alone(
 def test_a_corrupted_corpus_of_sentences_that_change_is_refused(tool, tiny, train, train_txt, tmp_path):
     options = {"method": "d2cse", "positive": "crop", "corrupted_corpus": tmp_path}
     words = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    refused(tool, train_command, words, "--corrupted_corpus", "--method d2cse changes them in each epoch")
+    refused(tool, train_command, words, "--corrupted_corpus", "--method d2cse changes sentences in each epoch")

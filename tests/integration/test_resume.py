@@ -332,7 +332,7 @@ def test_a_resumed_run_keeps_the_precision_of_its_record(
     with caplog.at_level("INFO", logger="dcpcse"):
         again = train(tiny("bert"), train_txt, folder=folder, resume=True, **STEPS)
     said = [line for line in caplog.messages if "--bf16" in line]
-    assert said == ([f"--bf16: as in {folder / 'checkpoint-4/run.yaml'}"] if before else [])
+    assert said == ([f"--bf16: filled in, as in {folder / 'checkpoint-4/run.yaml'}"] if before else [])
     assert len(again.gradients) == 4 and recorded(folder)["bf16"] is before
     assert_same_weights(whole.folder, folder)
     finished = files(folder)

@@ -63,5 +63,5 @@ def test_a_generator_stays_in_eval_mode_unless_an_option_says_otherwise_and_othe
         assert not any(parameter.requires_grad for parameter in generator.parameters())
     with pytest.raises(UserError, match="its vocabulary differs from the encoder's"):
         load_generator(tiny("roberta"), tokenizer, LoadOptions())
-    with pytest.raises(UserError, match=r"--generator_name .*: give a masked language model"):
+    with pytest.raises(UserError, match=r"--generator_name .*: it cannot be loaded as a masked language model"):
         load_generator(tiny("bert", masked_lm=False), tokenizer, LoadOptions())

@@ -85,7 +85,8 @@ def test_every_method_keeps_it_or_warns_of_what_differs(method, sentence_folder,
         assert "the pooler mask" in words and "no prompt instead of 'query: '" in words
     else:
         assert (model.pooling, model.normalize, model.text_prefix) == ("avg", True, PROMPT)
-        assert (level, words) == ("INFO", "the trained model keeps this representation after the text 'query: '")
+        kept = "the trained model keeps this representation, with the text 'query: ' before each sentence"
+        assert (level, words) == ("INFO", kept)
         assert model.encoder.position_offset == 0 and not model.head_at_inference
 
 
@@ -115,11 +116,11 @@ def test_settings_that_cannot_be_reproduced_are_a_warning(tiny, sentences, tmp_p
         dcpcse.Trainer("nowhere/encoder", "dcpcse", args, sentences)
     assert not caplog.records
     dcpcse.Trainer(write_sentence_folder(tmp_path / "a", tiny("bert"), mode="median"), "dcpcse", args, sentences)
-    assert any("is not kept" in line and "median" in line for line in caplog.messages)
+    assert any("does not keep" in line and "median" in line for line in caplog.messages)
     caplog.clear()
     dense = write_sentence_folder(tmp_path / "b", tiny("bert"), dense=True)
     assert dcpcse.Trainer(dense, "dcpcse", args, sentences).sentence_encoder.head is None
-    assert reported(caplog) == [("WARNING", "the trained model has another representation: no dense layer")]
+    assert reported(caplog) == [("WARNING", "the trained model represents sentences differently, with no dense layer")]
 
 
 def test_batches_contain_the_prompt_as_the_tokenizer_splits_it(sentence_folder, sentences, tmp_path):

@@ -107,8 +107,8 @@ def test_scores_of_a_different_model_and_incomplete_ones_are_refused(folder, tin
     pooled.pooling = "avg"
     path = tmp_path / "other.json"
     for content, message in (
-        (report(model_of("dcpcse", tiny, seed=2)), r"another model.*trained differ"),
-        (report(pooled), r"another model.*pooling differ"),
+        (report(model_of("dcpcse", tiny, seed=2)), r"another model.*different: trained"),
+        (report(pooled), r"another model.*different: .*pooling"),
         (report(same, complete=False), "interrupted"),
         ({}, "contains no scores"),
     ):

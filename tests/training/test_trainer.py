@@ -96,7 +96,7 @@ def test_a_subclass_with_its_own_loss_and_callback_resumes_bit_for_bit(tiny, sen
     plain = make("plain", dcpcse.Trainer)
     plain.train()
     assert not torch.equal(*(one.method.model.encoder.prompt.table.weight for one in (plain, whole)))
-    with pytest.raises(dcpcse.UserError, match="gradient_cache_chunk does not call a compute_loss of your own"):
+    with pytest.raises(dcpcse.UserError, match="gradient_cache_chunk would not call your own compute_loss"):
         make("cached", gradient_cache_chunk=2)
 
 
@@ -117,7 +117,7 @@ def test_a_checkpoint_is_resumed_by_the_same_run_only(tiny, sentences, arguments
     make().train()
     for trainer, problem in (
         (make(sentences[1:]), "with another training file"),
-        (make(learning_rate=0.01), "was written with learning_rate 0.03, this run has learning_rate 0.01"),
+        (make(learning_rate=0.01), "was written with learning_rate 0.03, but this run has learning_rate 0.01"),
         (make(temp=0.1), "was written with temp"),
     ):
         with pytest.raises(dcpcse.UserError, match=problem):
@@ -240,7 +240,7 @@ def test_all_kinds_of_model_and_method_train_the_same_weights(tiny, sentences, a
         assert trainer.run_options["pre_seq_len"] == 2
     with torch.no_grad():
         backbone.model.embeddings.word_embeddings.weight[7] += 1
-    with pytest.raises(dcpcse.UserError, match=r"model was changed after it was loaded.*load it again"):
+    with pytest.raises(dcpcse.UserError, match=r"model was changed after loading.*load it again"):
         dcpcse.Trainer(backbone, "dcpcse", arguments(), sentences)
 
 
@@ -327,7 +327,10 @@ WRONG = (
     ),
     ({"train_dataset": ["one"]}, r"train_dataset \(list of 1 row\) has 1 training example; give at least 2"),
     ({"eval_dataset": "pairs.tsv"}, r"eval_dataset pairs.tsv is not a task \(STSBench.*; for a file, give own_pairs"),
-    ({"eval_dataset": [("a", "b", "c", 1.0)] * 3}, "eval_dataset has 4 columns; give pairs with scores"),
+    (
+        {"eval_dataset": [("a", "b", "c", 1.0)] * 3},
+        "eval_dataset has 4 columns, not two or three; give pairs with scores",
+    ),
     ({"compute_metrics": "f1"}, "compute_metrics is the string 'f1'; give a function"),
     ({"pre_seq_length": 3}, "unknown option pre_seq_length; did you mean 'pre_seq_len'"),
     ({"pre_seq_len": "3"}, 'pre_seq_len="3": must be a whole number'),

@@ -27,7 +27,7 @@ FUSED_WITH_BACKWARD = ("lomo", "layerwise")
 
 
 class Guards:
-    """All guards of a run. The Trainer calls the methods of this class, and adds `callbacks` to its callbacks.
+    """All checks that stop or warn when a training fails. The Trainer calls the methods and adds `callbacks`.
 
     Args:
         module: The training step.
@@ -48,12 +48,12 @@ class Guards:
         self._anchors: Tensor | None = None
 
     def observe(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
-        """Record a forward and backward pass.
+        """Record the inputs and losses of a forward and backward pass for the checks.
 
         Args:
             rows: Row numbers in the training data.
             batch: The batch.
-            terms: Detached loss terms.
+            terms: The detached losses by name.
         """
         self.finite.observe(Pass(rows, batch["input_ids"], terms))
         self.nothing_to_learn.observe(len(batch["input_ids"]), terms)
@@ -63,12 +63,12 @@ class Guards:
             self._anchors = anchors
 
     def before_optimizer(self, number: int, settings: Mapping[str, Any], *, scaled: bool) -> None:
-        """Check the complete gradients of a step before they are clipped.
+        """Raise UserError or warn if the losses or complete gradients of a step are bad, before gradients are clipped.
 
         Args:
-            number: As in `FiniteCheck.require`.
-            settings: As in `FiniteCheck.require`.
-            scaled: As in `FiniteCheck.require`.
+            number: Number of the step.
+            settings: Values to save with a bad step, including the `weights` of the losses.
+            scaled: Whether the gradients are scaled for fp16.
         """
         self.finite.require(number, settings, scaled=scaled)
         if self._gradients_stay:

@@ -75,22 +75,22 @@ class _LoggedFigures:
 
     @classmethod
     def of(cls, logs: Mapping[str, Any]) -> "_LoggedFigures | None":
-        """Return the metrics of a log entry; None if a metric is missing or not finite."""
+        """Return the metrics of a log entry as an object; None if a metric is missing or not finite."""
         numbers = [logs.get(name) for name in ("step", COSINE_POSITIVE, COSINE_NEGATIVE, EFFECTIVE_RANK)]
         return cls(*numbers) if all(map(is_number, numbers)) else None
 
     @property
     def room(self) -> float:
-        """Mean distance (1 - cosine) of random pairs. The result is at least 1e-9, since it is used as a divisor."""
+        """Mean distance (1 - cosine) of anchors and positives of other anchors; at least 1e-9, as it is a divisor."""
         return max(1 - self.others, 1e-9)
 
     @property
     def ratio(self) -> float:
-        """Ratio of the distance of positives to the distance of random pairs."""
+        """Mean distance of anchors and their own positives, divided by `room`."""
         return (1 - self.own) / self.room
 
     def is_narrow(self, best: float) -> bool:
-        """Return whether the rank is at most `ONE_LINE`, best / 4 or, if random pairs are close, best / 2."""
+        """Return whether the rank is at most `ONE_LINE`, 1/4 of the run's best or, if random pairs are close, 1/2."""
         together = self.others >= NARROW and self.rank <= best / 2
         return together or self.rank <= max(best / 4, ONE_LINE)
 
@@ -116,7 +116,7 @@ class CollapseMonitor(TrainerCallback):
         self.warned: _LoggedFigures | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Replay the log history of a resumed run, without repeating its warnings."""
+        """Read the log history of a resumed run, without repeating its warnings."""
         self._begin()
         for logs in state.log_history:
             self.warning(logs)

@@ -110,7 +110,7 @@ class FiniteCheck:
     _pending: _Step | None = None
 
     def observe(self, pass_: Pass) -> None:
-        """Record a pass of the current step."""
+        """Record a forward and backward pass of the current step."""
         self._passes.append(pass_)
 
     def require(self, number: int, settings: Mapping[str, Any], *, scaled: bool = False) -> None:
@@ -118,7 +118,7 @@ class FiniteCheck:
 
         Args:
             number: Number of the step.
-            settings: Further values to save with a bad step.
+            settings: Values that are saved with a bad step, such as the learning rate.
             scaled: Whether the gradients are scaled for fp16. Scaled gradients are not checked, since the scaler skips
                 steps that overflow.
         """
@@ -133,7 +133,7 @@ class FiniteCheck:
             self._stop_if_bad(previous)
 
     def flush(self) -> None:
-        """Wait for the device, and raise UserError if the last step was not finite."""
+        """Wait for the device, and raise UserError if a loss or gradient of the last step was not finite."""
         step, self._pending = self._pending, None
         if step is not None:
             self._stop_if_bad(step)

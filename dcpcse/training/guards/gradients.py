@@ -83,7 +83,7 @@ class GradientFlowCheck:
         """Raise UserError, with likely causes, if parameters get no gradient. Call this before gradients are clipped.
 
         A step with non-finite gradients is not checked. In fp16, the first steps can have such gradients, while the
-        scale is too large.
+        loss scale is too large.
         """
         if not self.waiting:
             return
@@ -173,11 +173,11 @@ class NothingToLearnCheck:
         self._is_over = False
 
     def observe(self, examples: int, terms: Terms) -> None:
-        """Record a forward and backward pass.
+        """Record the losses of a forward and backward pass.
 
         Args:
             examples: Number of examples in this process.
-            terms: The loss terms.
+            terms: The unweighted losses by name.
         """
         if not self._is_over:
             self._passes.append((examples, terms))
@@ -187,8 +187,8 @@ class NothingToLearnCheck:
 
         Args:
             number: Number of the step, from 1.
-            weights: The weight of each term, by term.
-            has_gradient: Whether the gradient still exists and is not scaled for fp16.
+            weights: The weight of each loss, by name.
+            has_gradient: Whether the gradients still exist and are not scaled for fp16.
         """
         if self._is_over:
             return
