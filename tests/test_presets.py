@@ -80,7 +80,7 @@ def test_bf16_replaces_the_precision_of_a_preset(caplog):
         with caplog.at_level("INFO", logger="dcpcse"):
             (_, _, run), _ = parse_training(["--preset", name, "--bf16", "--use_cpu", "--output_dir", "out"])
         assert (run.fp16, run.bf16) == (False, True)
-    assert caplog.text.count("bf16=True: the preset's fp16=True is left out") == 1
+    assert caplog.text.count("bf16=True: the preset's fp16=True does not go with it and is left out") == 1
     (_, _, run), _ = parse_training(["--preset", "sbert/nli-bert-base", "--fp16", "--output_dir", "out"])
     assert (run.fp16, run.bf16) == (True, False)
     (_, _, run), _ = parse_training(["--preset", "dcpcse/unsup-bert-base", "--fp16", "False", "--output_dir", "out"])

@@ -120,7 +120,7 @@ SEARCHES: Mapping[str, Search] = {
 @strict
 @dataclass(kw_only=True)
 class TrialRecord(JobRecord):
-    """The record of a trial. The entry `made_of` contains the options of the trial.
+    """The record of a trial, which is one training. The entry `made_of` contains its options.
 
     Args:
         number: Position of the trial in the stage that tried it first.
@@ -140,7 +140,7 @@ class TrialRecord(JobRecord):
 
 
 class Trials:
-    """The trials of a search in a folder.
+    """The trials, one training each, of a hyperparameter search in a folder.
 
     Args:
         folder: The folder.
@@ -195,7 +195,7 @@ class Trials:
         if not done:
             raise UserError(f"all trials of the stage {stage!r} failed; see the logs in {self.folder}")
         best = max(done, key=lambda trial: trial["score"])
-        notify(f"{stage}: best {_options(best)} ({100 * best['score']:.2f})")
+        notify(f"stage {stage}: the best options are {_options(best)} ({100 * best['score']:.2f})")
         return True
 
     def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
@@ -228,13 +228,13 @@ class Trials:
             self.left = None if self.left is None else self.left - 1
             facts = {"stage": record["stage"], "number": record["number"]}
             job.write(facts)
-            notify(f"{job.folder.name}: {job.made_of['options']}")
+            notify(f"{job.folder.name} starts with the options {job.made_of['options']}")
             try:
                 score = self._train(job.folder, job.made_of["options"])
             except UserError as error:
                 self._failed.add(job.folder)
                 job.write({**facts, "failed": str(error)})
-                notify(f"{job.folder.name} failed: {error}")
+                notify(f"the trial {job.folder.name} failed: {error}")
                 return True
             if score is None:
                 raise UserError(

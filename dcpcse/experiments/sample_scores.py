@@ -66,7 +66,7 @@ UNTOUCHED = (
 
 @dataclass(frozen=True, eq=False)
 class SampleScores:
-    """For each split, the cosines (n,) of the pairs, and the Spearman correlation of cosines and gold scores."""
+    """The scores of a model: for each split, the cosines (n,) of n pairs and their correlation with gold scores."""
 
     cosines: Mapping[str, np.ndarray]
     spearman: Mapping[str, float]

@@ -59,7 +59,8 @@ def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
         ).eval()
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
-        raise UserError(f"--t5 {name_or_path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--t5 {name_or_path} cannot be loaded ({reason}); give a T5 model") from error
     if any(tokenizer.convert_tokens_to_ids(gap) == tokenizer.unk_token_id for gap in SENTINELS):
         raise UserError(f"--t5 {name_or_path} has no token {SENTINELS[0]} in its vocabulary; choose a T5 model")
     return model, tokenizer
@@ -68,7 +69,7 @@ def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
 def generate_templates(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], count: int
 ) -> list[Template]:
-    """Return the `count` best templates of both forms (see the module docstring), best first."""
+    """Return the `count` best templates that T5 generates, with [MASK] before or after the sentence, best first."""
     scores: dict[Template, float] = {}
     for texts, build in _forms(examples):
         for score, first, second in fill_gaps(model, tokenizer, texts, beams=count):

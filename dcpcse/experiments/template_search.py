@@ -52,7 +52,7 @@ DEV_TASK = "STSBenchmark"
 @strict
 @dataclass(kw_only=True)
 class TemplateRecord(JobRecord):
-    """The content of `scores.json`.
+    """The content of `scores.json`, by which an interrupted search for a template is resumed.
 
     Args:
         scores: Template → its score on STS-B dev, × 100.
@@ -122,12 +122,15 @@ def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[T
 
 
 def build_template(prefix: str, relationship: str) -> str:
-    """Return the template that combines a prefix and a relationship."""
+    """Return the template from a prefix, such as `This sentence "{sentence}"`, and a relationship, such as `means`."""
     return " ".join(part for part in (prefix, relationship, MASK, ".") if part)
 
 
 def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
-    """Return the relationships and the prefixes to try, from a YAML file or, without a file, from built-in lists."""
+    """Return the relationships and the prefixes to try, which `build_template` combines.
+
+    They are read from a YAML file or, without a file, taken from built-in lists.
+    """
     if path is None:
         return list(RELATIONSHIPS), list(PREFIXES)
     try:

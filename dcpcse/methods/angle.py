@@ -24,7 +24,7 @@ ANGLES = needs_above_zero("angle_weight")
 
 @dataclass
 class AngleOptions(Options):
-    """Options of AnglE. The paper and its code call the three weights w1, w2 and w3."""
+    """Options of AnglE. The paper and its code call the weights of the three losses w1, w2 and w3."""
 
     _argument_group_name = "AnglE"
 
@@ -64,7 +64,8 @@ def _similar_from(args: ModelArguments, columns: Columns) -> dict[str, Any]:
     """
     if (scores := columns.scores) and (args.similar_from or 0) > scores[1]:
         raise UserError(
-            f"{spell('similar_from')} {args.similar_from:g}: no pair reaches it; the highest score is {scores[1]:g}"
+            f"{spell('similar_from')} {args.similar_from:g}: no pair has this score, since the highest is "
+            f"{scores[1]:g}; give a lower one"
         )
     if columns.label == LABEL and columns.classes and "entailment" not in columns.classes:
         raise UserError(

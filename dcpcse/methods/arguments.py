@@ -63,7 +63,7 @@ LM_HEAD = Need(lambda: f"{spell('do_mlm')} or {spell('org_mlp')}", lambda args: 
 
 @dataclass
 class EncoderOptions(Options):
-    """The encoder, the method and which parameters are trained."""
+    """Options that choose the encoder, the method and the trained parameters."""
 
     model_name_or_path: str | None = option(None, "Encoder: a Hugging Face folder or hub id (required).")
     preset: str | None = option(
@@ -110,7 +110,7 @@ class EncoderOptions(Options):
 
 @dataclass
 class RepresentationOptions(Options):
-    """The sentence representation, its head, and the contrastive loss."""
+    """Options of the sentence representation, of its head, and of the contrastive loss."""
 
     temp: float = option(0.05, "Temperature of the contrastive loss.", above=0)
     pooler_type: str | None = option(
@@ -196,7 +196,7 @@ class RepresentationOptions(Options):
 
 @dataclass
 class PositiveOptions(Options):
-    """The choice of positives for training data of one column, or with several positives."""
+    """Options that choose the positive of an anchor if the training data have one column or several positives."""
 
     positive: str = option(
         "dropout",
@@ -213,7 +213,7 @@ class PositiveOptions(Options):
 
 @dataclass
 class TemplateOptions(Options):
-    """Templates for sentences, and template denoising (PromptBERT)."""
+    """Options of templates for sentences, and of template denoising (PromptBERT)."""
 
     template: str | None = option(
         None,
@@ -281,7 +281,7 @@ class TemplateOptions(Options):
 
 @dataclass
 class PromptOptions(Options):
-    """Continuous prompts in every layer (DCPCSE) and at the input of the encoder."""
+    """Options of continuous prompts in every layer (DCPCSE) and at the input of the encoder."""
 
     cls_prompt: bool | None = flag(
         "Train also the vector that replaces the word embedding of [CLS] (D2CSE). Default: depends on --method.",
@@ -332,7 +332,7 @@ class PromptOptions(Options):
 
 @dataclass
 class LoraOptions(Options):
-    """The LoRA adapter. The options mean the same as the options of peft."""
+    """Options of the LoRA adapter. They mean the same as the options of peft."""
 
     lora_r: int | None = option(None, "Rank of the updates of a LoRA adapter. Default: 8.", needs=LORA, **COUNT)
     lora_alpha: int | None = option(
@@ -362,7 +362,7 @@ class LoraOptions(Options):
 
 @dataclass
 class MaskedLMOptions(Options):
-    """The masked language modelling loss and the LM head (DCPCSE, section 2.2)."""
+    """Options of the masked language modelling loss and of the LM head (DCPCSE, section 2.2)."""
 
     do_mlm: bool = option(False, "Add the masked language modelling (MLM) loss.")
     mlm_weight: float = option(0.1, "Weight of the MLM loss at the first step.", needs=MLM, at_least=0)
@@ -440,6 +440,8 @@ CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide
 
 def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "") -> dict[str, Any]:
     """Raise UserError if an option of the contrastive loss is given and has no effect. Otherwise, return {}.
+
+    It can therefore be the argument `defaults` of `register`.
 
     Args:
         args: Options of the method.

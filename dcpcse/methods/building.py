@@ -155,7 +155,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
 
 
 def prompts_of_columns(args: ModelArguments) -> dict[str, str]:
-    """Return the text before the sentences of each role of columns, or {} without --prompts.
+    """Return role of a column, such as "anchor" → the text before its sentences; {} without --prompts.
 
     Args:
         args: Options of the method.
@@ -258,7 +258,8 @@ def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template
         return None
     init = args.prompt_init or ("template" if template.continuous else "normal")
     if init == "template" and not template.continuous:
-        raise OptionError("prompt_init", "template", "[PROMPT] slots have no tokens", "choose normal or uniform")
+        reason = "[PROMPT] slots have no tokens to start from"
+        raise OptionError("prompt_init", "template", reason, "choose normal or uniform")
     embeddings = backbone.model.get_input_embeddings().weight.detach()
     prompt = ShallowPrompt(_initial_values(embeddings, ids, initial_std(backbone))[init])
     return prompt.requires_grad_(not args.freeze_prompts)

@@ -19,7 +19,7 @@ from dcpcse.utils.option_fields import COUNT, POOLERS_WITH_HEAD, Options, option
 
 @dataclass
 class ConPVPOptions(Options):
-    """Options of ConPVP."""
+    """Options of ConPVP, which contrasts anchors with prototypes that are derived from prompts."""
 
     _argument_group_name = "ConPVP"
 

@@ -64,7 +64,7 @@ def _used(kind: str) -> Need:
 
 @dataclass
 class ConSERTOptions(Options):
-    """Options of ConSERT."""
+    """Options of ConSERT, which contrasts two augmented copies of each sentence."""
 
     _argument_group_name = "ConSERT"
 
@@ -113,8 +113,8 @@ class ConSERTOptions(Options):
         if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and dropout_off):
             remedy = ", or train with dropout" if kinds[0] == "none" else ""
             raise UserError(
-                f"{spell('augmentation_1', kinds[0])} {spell('augmentation_2', kinds[0])}: both copies would be "
-                f"identical; choose a different augmentation for one of them{remedy}"
+                f"{spell('augmentation_1', kinds[0])} {spell('augmentation_2', kinds[0])}: both copies of a "
+                f"sentence would be identical; choose a different augmentation for one of them{remedy}"
             )
         weight = {"contrastive_weight": 0.15 if "positive" in columns else 1.0}
         return {**rates, **weight, **({dropout: 0.0} if dropout and self.no_dropout else {})}
@@ -123,8 +123,8 @@ class ConSERTOptions(Options):
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
         raise UserError(
-            f"{spell('second_template')}: {spell('method', 'consert')} puts both copies into one template; leave it "
-            "out"
+            f"{spell('second_template')}: {spell('method', 'consert')} puts both copies of a sentence into one "
+            "template; leave it out"
         )
     for name in ("hard_negative_weight", "guide"):
         if getattr(args, name) != DEFAULTS[name] and not PROTOTYPES.holds(args):

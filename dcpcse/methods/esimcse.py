@@ -25,7 +25,7 @@ QUEUE = Need(lambda: f"a queue of negatives ({spell('neg_size')} above 0)", lamb
 
 @dataclass
 class ESimCSEOptions(Options):
-    """Options of ESimCSE, with the names of the public code."""
+    """Options of ESimCSE: word repetition, and a queue of negatives. The names are those of the public code."""
 
     _argument_group_name = "ESimCSE"
 
@@ -82,8 +82,8 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     for reason, applies in unknown.items():
         if applies and args.neg_size != 0:
             raise UserError(
-                f"{reason}: {spell('method', 'esimcse')} does not know the false negatives among the sentences in its "
-                f"queue; give {spell('neg_size')} 0"
+                f"{reason}: {spell('method', 'esimcse')} cannot tell which sentences in its queue are false "
+                f"negatives; give {spell('neg_size')} 0"
             )
     return {
         "tuning": "full",

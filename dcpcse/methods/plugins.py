@@ -50,7 +50,7 @@ def load_plugins(named: Sequence[str]) -> None:
 
 
 def code_digest(build: Builder) -> dict[str, str]:
-    """Return the sha256 of a method's code by the name of the source. {} for the methods of this package.
+    """Return a name, such as "file of the method" → the sha256 of a method's code; {} for methods of this package.
 
     The digest is computed from the file that registers the method, as the file was when it was run. For functions of a
     notebook, a script or an interactive session, the digest is computed from the source of the function alone. The

@@ -28,7 +28,7 @@ SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
 
 @dataclass
 class PromptBERTOptions(Options):
-    """Options of PromptBERT."""
+    """Options of PromptBERT, which represents a sentence by the [MASK] vector of a template."""
 
     _argument_group_name = "PromptBERT"
 
@@ -40,12 +40,12 @@ class PromptBERTOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise UserError for text that is not a template."""
+        """Raise UserError if a text in --further_templates is not a template."""
         for text in self.further_templates or ():
             Template.parse(text)
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return {}. Raises UserError if --further_templates cannot be combined with the other options."""
+        """Return {}, since no option has a default. Raises UserError if --further_templates contradicts an option."""
         further = self.further_templates or []
         if further and TUNINGS[self.tuning].needs_template:
             raise UserError(

@@ -26,7 +26,7 @@ LIST_NET = needs_value("ranking", "listnet", voids=True)
 
 @dataclass
 class RankCSEOptions(Options):
-    """Options of RankCSE."""
+    """Options of RankCSE, which adds losses of rankings to SimCSE's loss."""
 
     _argument_group_name = "RankCSE"
     teacher: list[str] | None = option(
@@ -93,7 +93,7 @@ CITATION = (
     consistency_weight=1.0,
 )
 def rankcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build RankCSE: SimCSE's loss, and losses for consistent rankings and for the teachers' rankings."""
+    """Build RankCSE: SimCSE's loss, a loss of equal rankings by anchor and positive, and one of teachers' rankings."""
     method = instance_wise(backbone, args, columns)
     sources = [GuideSource(encoder, args.teacher_pooler, spell("teacher")) for encoder in args.teacher]
     shares = [args.teacher_weight, 1 - args.teacher_weight] if len(sources) == 2 else [1.0]

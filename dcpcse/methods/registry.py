@@ -95,7 +95,7 @@ class Method:
 
     @property
     def anchors(self) -> Tensor | None:
-        """The anchor embeddings (B, H) of the last batch for the training guards. None if no loss provides them."""
+        """The embeddings (B, H) of the B anchors of the last batch, for checks; None if no loss provides them."""
         return next((loss_fn.anchors for loss_fn in self.losses if loss_fn.anchors is not None), None)
 
     def negatives(self, batch: int) -> int | None:
@@ -194,7 +194,8 @@ def register(
 
     def decorator(builder: Builder) -> Builder:
         if name in METHODS and not _is_run_again(builder, METHODS[name].build):
-            raise ValueError(f"the method name {name!r} is already registered, by {METHODS[name].build.__module__}")
+            owner = METHODS[name].build.__module__
+            raise ValueError(f"the method name {name!r} is already registered, by {owner}; choose another name")
         if not _NAME.fullmatch(name):
             raise ValueError(f"the method name {name!r} is invalid; use lower-case letters, digits, '.', '_' and '-'")
         for part in parts:
@@ -475,7 +476,7 @@ def build_resolved(
     require_complete(method, args.method, columns)
     if args.guide and FALSE_NEGATIVES in method.guides:
         raise UserError(
-            f"{spell('guide')}: {spell('method', args.method)} has a different guide with this name, "
+            f"{spell('guide')}: {spell('method', args.method)} already has a guide named "
             f"{FALSE_NEGATIVES}; leave {spell('guide')} out, or rename the guide of the method"
         )
     if args.positive == "crop":
@@ -512,7 +513,7 @@ def _with_crops(method: Method, args: ModelArguments) -> Method:
             raise OptionError(
                 "positive",
                 "crop",
-                f"{spell('method', args.method)} does not compare two plain views of one text with these options "
+                f"{spell('method', args.method)} does not compare two unchanged views of a text with these options "
                 "and data",
                 "leave it out, or choose another method, such as dcpcse or simcse",
             )
@@ -595,5 +596,5 @@ def _require_compatible(model: SentenceEncoder, folder: str | Path) -> None:
     for part, differs in differences.items():
         if differs:
             raise UserError(
-                f"{part} of {folder} differs from {part} of this run; give a folder for which they are the same"
+                f"{part} of {folder} differs from {part} of this training; give a folder in which it is the same"
             )

@@ -169,12 +169,12 @@ def named_texts(name: str, value: Any) -> list[str]:
 
 
 def texts_by_name(items: Iterable[str] | None) -> dict[str, str]:
-    """Return the result of `named_texts` as a dict. None: an empty dict."""
+    """Return the strings NAME=TEXT that `named_texts` returned as a dict of name → text; {} for None."""
     return dict(item.split("=", 1) for item in items or ())
 
 
 def location(name: str, value: Any) -> str:
-    """Return a path or name as a string. `~` or `~USER` at its start is replaced by the home folder.
+    """Return a path or hub id as a string. `~` or `~USER` at its start is replaced by the home folder.
 
     Args:
         name: Name of the argument, for messages.
@@ -184,7 +184,7 @@ def location(name: str, value: Any) -> str:
 
 
 def list_of_locations(name: str, value: Any) -> list[str]:
-    """Return a list or tuple of paths and names as a list of strings, each converted by `location`.
+    """Return a list or tuple of paths and hub ids as a list of strings, each converted by `location`.
 
     Args:
         name: Name of the argument, for messages.
@@ -265,7 +265,7 @@ def matrix(name: str, value: Any) -> np.ndarray:
         raise UserError(f"{name}: the array has masked values; fill them (array.filled(...)), or leave their rows out")
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
-        raise UserError(f"{name} of dtype {array.dtype}; give real numbers, such as float32")
+        raise UserError(f"{name} has the dtype {array.dtype}; give real numbers, such as float32")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # too large values become infinite; the caller raises an error for these
             return array.astype(np.float64)

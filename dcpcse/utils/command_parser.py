@@ -24,7 +24,7 @@ MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."
 def as_text(word: str) -> str:
     """Return the word unchanged.
 
-    This is the type of arguments that are texts, not paths, so `~` does not mean the home folder.
+    As the argparse type of an option, it marks a text in which, unlike in a path, `~` does not mean the home folder.
     """
     return word
 
@@ -33,7 +33,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """A formatter that adds missing defaults to help texts, and hides the spelling --a-b of an option --a_b."""
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        """Add a usage that only names the required arguments."""
+        """Add a line to the help text that shows how to call the command, with the required arguments only."""
         if usage is None:
             words = ["%(prog)s"]
             for action in actions:
@@ -70,7 +70,7 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         args: As in argparse.
         epilog: As in argparse.
-        unsupported: The reason for each option that is rejected, by option.
+        unsupported: Name of an option that the command rejects → the reason.
         kwargs: As in argparse.
     """
 
@@ -174,7 +174,7 @@ def _model_first(words: Sequence[str]) -> list[str]:
         else:
             others.append(word)
     if any(model.startswith("--") for model in models):
-        raise UserError("argument --model_name_or_path: expected one argument (--help lists the options)")
+        raise UserError("--model_name_or_path has no value; give a folder or hub id (--help lists the options)")
     return [*models, *others]
 
 
@@ -204,7 +204,7 @@ class Parser(CommandParser, DataclassParser):
     Args:
         args: The dataclasses, and arguments of argparse.
         main_options: The names of the options that `--help` shows, by heading. `--help all` shows all options. None:
-            `--help` shows all options too.
+            `--help` also shows all options.
         kwargs: As in `CommandParser`.
     """
 
@@ -249,7 +249,7 @@ class Parser(CommandParser, DataclassParser):
             self._action_groups = whole
 
     def metadata(self) -> dict[str, Mapping[str, Any]]:
-        """Return the metadata of all options by name."""
+        """Return option name → the metadata that `option_fields.option` stores, such as help, choices and bounds."""
         return {field.name: field.metadata for kind in self.dataclass_types for field in fields(kind)}
 
     def given(self, argv: Sequence[str]) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class Parser(CommandParser, DataclassParser):
 
         Args:
             argv: The words of the command line.
-            texts: Name of a positional argument with several values, between which options may stand.
+            texts: Name of a positional argument with several values. The user may write options between the values.
         """
         places, left = self.parse_known_args(argv)
         if texts:  # argparse accepts only the first group of values
@@ -322,7 +322,7 @@ class _HelpAction(argparse.Action):
 
 
 def build_dataclass(kind: type, values: Mapping[str, Any]) -> Any:
-    """Build a dataclass from the given options that are fields of the dataclass.
+    """Create an object of a dataclass from the options that are its fields. Ignore other options.
 
     Args:
         kind: The dataclass.

@@ -30,7 +30,7 @@ def print_message(line: str) -> None:
 
 
 def notify(line: str) -> None:
-    """Log a line for the user, such as the progress of a run."""
+    """Log a line for the user, such as the progress of a training."""
     logger.info(line)
 
 

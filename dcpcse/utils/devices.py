@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Movable(Protocol):
-    """A tensor, or an object whose tensors are moved together."""
+    """A tensor, or an object such as a batch, whose tensors are moved to a device together."""
 
     def pin_memory(self) -> Any:
         """Return a copy in pinned memory."""
@@ -60,9 +60,10 @@ def has_bfloat16_units(device: torch.device) -> bool:
 
 
 def send(movable: MovableT, device: torch.device) -> MovableT:
-    """Return a copy of CPU tensors on a device, without waiting for a GPU; on a CPU, the tensors themselves.
+    """Copy CPU tensors to a device without waiting for a GPU, and return the copy.
 
-    The tensors are copied through pinned memory. From other memory, the CPU would have to wait for the copy.
+    If the device is a CPU, the tensors themselves are returned. Otherwise, the tensors are copied through pinned
+    memory. From other memory, the CPU would have to wait for the copy.
 
     Args:
         movable: The tensors, or an object that contains them.
@@ -102,7 +103,7 @@ class Returning:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether reading does not wait."""
+        """Whether `read` returns at once, because the tensor does not come from a GPU."""
         return self._copied is None
 
     def read(self) -> Tensor:
@@ -117,8 +118,8 @@ def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, 
 
     Args:
         attention: The value of `--attention`. None: kernels are used if possible.
-        device: Device of the run.
-        packing: Whether batches are packed.
+        device: The device that computes attention.
+        packing: Whether the sentences of a batch are concatenated instead of padded.
         compiled: Whether `--torch_compile` compiles the step.
 
     Raises:
@@ -137,7 +138,8 @@ def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, 
         raise OptionError("attention", "triton", reasons[0], "leave it out")
     kernels = attention != "torch" and not reasons
     if device.type == "cuda":
-        notify(f"attention: {'Triton kernels in half precision, PyTorch in float32' if kernels else 'PyTorch'}")
+        program = "Triton kernels in half precision, PyTorch in float32" if kernels else "PyTorch"
+        notify(f"attention is computed by {program}")
     return kernels
 
 
@@ -146,7 +148,7 @@ RELEASE_EVERY = 8
 
 
 def release_memory(device: torch.device, passes: int = 0) -> None:
-    """Return free memory to the system after every 8 passes, if the C library supports it (glibc).
+    """Return free memory to the system after every 8 batches, if the C library supports it (glibc).
 
     The C library keeps the memory of deleted tensors in pieces. Packed batches differ in size, so the tensors of the
     next batch do not fit into these pieces. Without this function, the memory of a process on a CPU would grow with
@@ -155,7 +157,7 @@ def release_memory(device: torch.device, passes: int = 0) -> None:
     Args:
         device: The device of the tensors. If it is not the CPU, this function does nothing, since torch manages the
             memory of devices.
-        passes: Number of passes so far.
+        passes: Number of batches computed so far. 0: the memory is returned now.
     """
     if device.type != "cpu" or passes % RELEASE_EVERY:
         return

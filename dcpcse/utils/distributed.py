@@ -101,7 +101,11 @@ def launched() -> int:
 
 
 def local_device(asked: str | None) -> str | None:
-    """Return the device of this process. If several processes run on a machine with GPUs, each gets one GPU."""
+    """Return the device of this process. If several processes run on a machine with GPUs, each gets one GPU.
+
+    Args:
+        asked: The device that the user has given, or None. It is returned unless several processes use GPUs.
+    """
     if launched() == 1 or asked == "cpu" or not torch.cuda.is_available():
         return asked
     if asked not in (None, "cuda"):
@@ -118,14 +122,14 @@ def is_lost_process(error: BaseException) -> bool:
 
 
 def gather_own_first(tensors: Sequence[Tensor], counts: Sequence[int] | None = None) -> list[Tensor]:
-    """Gather the rows of all processes. The rows of this process come first in each returned tensor.
+    """Concatenate the rows of tensors, such as embeddings, over all processes. The rows of this process come first.
 
-    Row i therefore belongs to anchor i on every process. Each process computes the loss of its own anchors against all
-    candidates. The gradient of a row is the sum of its gradients on all processes.
+    In each returned tensor, row i therefore belongs to anchor i of this process. Each process computes the loss of its
+    own anchors against all candidates. The gradient of a row is the sum of its gradients on all processes.
 
     Args:
-        tensors: Tensors (R, H). On one process, all tensors have the same number of rows R. Different processes may
-            have different R. The returned tensors have the sum of all R rows.
+        tensors: Tensors (R, H), with H values per row. On one process, all tensors have the same number of rows R.
+            Different processes may have different R. The returned tensors have the sum of all R rows.
         counts: The number R of each process, in the order of ranks, such as `EncodedBatch.counts`. None: the processes
             exchange these numbers.
     """
@@ -138,10 +142,10 @@ def gather_own_first(tensors: Sequence[Tensor], counts: Sequence[int] | None = N
 
 @torch.no_grad()
 def gather_by_rank(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-    """Gather the rows of all processes in the order of ranks, without gradients.
+    """Return the rows of a tensor of all processes, in the order of ranks, without gradients.
 
     Args:
-        rows: Tensor (R, H). R may differ between processes.
+        rows: Tensor (R, H), R rows of H values. R may differ between processes.
         counts: As in `gather_own_first`.
     """
     if world_size() == 1:
@@ -173,7 +177,10 @@ def _published_gradient(loss: Tensor) -> Tensor:
 
 
 def mean_count(count: Tensor) -> Tensor:
-    """Return the average of the counts of all processes. If the sum of the counts is 0, 1 is used as the sum."""
+    """Return the average of a count, such as the number of rows, over all processes.
+
+    If all counts are 0, 1 is used as their sum, to avoid a division by 0.
+    """
     total = count.clone()
     if world_size() > 1:
         dist.all_reduce(total)
@@ -220,7 +227,10 @@ class _AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, counts: list[int]) -> Tensor:
         if len(tensor) != counts[dist.get_rank()]:
-            raise ValueError(f"process {dist.get_rank()} has {len(tensor)} rows, but the counts are {counts}")
+            raise ValueError(
+                f"process {dist.get_rank()} has {len(tensor)} rows, but counts is {counts}; give the number of rows "
+                "of each process"
+            )
         start = sum(counts[: dist.get_rank()])
         ctx.own = slice(start, start + len(tensor))
         most = max(counts)
@@ -251,7 +261,7 @@ class _AllReduce(torch.autograd.Function):
 
 
 class Share(list[int]):
-    """The rows of one process in a step.
+    """The numbers of the data rows that one process reads for a training step.
 
     A data loader passes this list of row numbers unchanged to the dataset. Each process therefore knows how many rows
     the other processes have, without an exchange.
@@ -264,10 +274,10 @@ class Share(list[int]):
 
     @classmethod
     def of_step(cls, step: Sequence[int], processes: int) -> "list[Share]":
-        """Divide the rows of a step evenly.
+        """Divide the row numbers of a training step evenly, and return one `Share` per process.
 
         Args:
-            step: The rows of the step.
+            step: The row numbers.
             processes: Number of processes.
         """
         bounds = [len(step) * rank // processes for rank in range(processes + 1)]

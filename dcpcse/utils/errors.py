@@ -290,7 +290,10 @@ def describe_error(error: Exception) -> str | None:
 
 
 def as_user_error(error: Exception) -> UserError:
-    """Convert an error that a user can cause to a UserError, for the parent process. Raise any other error again."""
+    """Return an error that a user can cause as a UserError, which a worker can send to the parent process.
+
+    Any other error is raised again.
+    """
     if isinstance(error, UserError):
         return error
     if line := describe_error(error):

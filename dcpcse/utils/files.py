@@ -45,7 +45,7 @@ def existing_folder(folder: Path) -> Iterator[None]:
 def require_writable(folder: Path, what: str) -> None:
     """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files.
 
-    Raises UnicodeEncodeError for a name that cannot be written in UTF-8, since records contain the name.
+    Raises UnicodeEncodeError for a name that cannot be written in UTF-8, since files in the folder contain its name.
 
     Args:
         folder: The folder.
@@ -191,7 +191,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staging_folder(path: Path, digits: str | None = None) -> Iterator[Path]:
-    """Yield a new folder next to a path. The caller moves the folder or files in it. The rest is removed at the end.
+    """Yield a new folder next to a path. The caller moves the folder, or files in it, to their final place.
+
+    What is not moved is removed at the end of the context.
 
     Args:
         path: The path.
@@ -309,7 +311,7 @@ MEMORY_BYTES = 2**16
 
 
 def temporary_file(owner: Any) -> SpooledTemporaryFile:
-    """Return a temporary file without a name, which is closed when its owner is deleted."""
+    """Return a temporary file without a name, which is closed when the object `owner` is deleted."""
     file = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed with its owner
     weakref.finalize(owner, file.close)
     return file
@@ -357,7 +359,7 @@ def write_json_atomic(path: Path, content: Any) -> None:
 
 
 def json_text(content: Any) -> str:
-    """Return the text of a JSON file."""
+    """Return the text that a JSON file with the given content has."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 

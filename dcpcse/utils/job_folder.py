@@ -23,18 +23,18 @@ from dcpcse.utils.locks import exclusive_lock
 @strict
 @dataclass(kw_only=True)
 class JobRecord(schema.Open):
-    """A record of a job.
+    """The content of the JSON file by which an interrupted job, such as an adaptation, is resumed.
 
     Args:
-        made_of: Everything that determines the results: the value or the options of each part of the settings, by
-            name.
+        made_of: Everything that determines the results of the job: name, such as "data" or "options" → a value, or a
+            dict of values.
     """
 
     made_of: dict
 
 
 class JobFolder:
-    """A folder with the record of a job.
+    """The folder of a job, such as an adaptation, with the record by which the job is resumed.
 
     Args:
         folder: The folder.
@@ -80,19 +80,24 @@ class JobFolder:
         if not self.path.is_file():
             if self._earlier and (self.folder / self._earlier).exists():
                 raise UserError(
-                    f"{self._what} was started by an earlier version, which wrote {self._earlier}; give another folder"
+                    f"{self._what} was started by an earlier version of dcpcse, which wrote {self._earlier}; give "
+                    "another folder"
                 )
             return None
         try:
             record = self._convert(schema.read(self._kind, self.path))
         except UserError as error:
-            raise UserError(f"{error}; if dcpcse did not write it, move it, else remove it") from error
+            raise UserError(f"{error}; if dcpcse did not write this file, move it, otherwise remove it") from error
         if same and (different := difference(record["made_of"], self.made_of)):
             raise UserError(f"{self._what} was started with {different}; {self._remedy}")
         return record
 
     def write(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the record atomically, and return its content: `made_of` and further facts."""
+        """Write the record atomically, and return its content.
+
+        Args:
+            facts: The entries of the record in addition to `made_of`, by name.
+        """
         content = {"made_of": self.made_of, **facts}
         write_json_atomic(self.path, content)
         return content
@@ -102,8 +107,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Describe the first difference between the settings of two calls; return None if they are equal.
 
     Args:
-        before: The settings of the earlier call: the value or the options of each part, by name. The description
-            contains these names.
+        before: The settings of the earlier call, in the form of `JobRecord.made_of`. The description contains the
+            names.
         now: The settings of this call, in the same form.
     """
     part = next((name for name in (*now, *before) if before.get(name) != now.get(name)), None)

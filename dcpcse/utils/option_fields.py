@@ -164,7 +164,7 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     - `choices`: the allowed values
     - `needs`: one or several conditions (`Need`) without which the option has no effect
     - `column`: the column of the training data without which the option has no effect
-    - `replaces`: options of a preset that are removed if this option is given (for a flag: if it is False)
+    - `replaces`: options of a preset that are left out if the user gives this option (if it is a flag: as False)
     - `named`: True if the value is a list of NAME=VALUE, for which Python also accepts a dict
     - `text`: True if the value is a text; in all other values, `~` at the start means the home folder
     - `python_only`: True if commands do not have the option
@@ -240,7 +240,7 @@ def check_value(option: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if choices is not None and item not in choices:
             raise invalid_choice(option, item, choices)
         if isinstance(item, float) and not math.isfinite(item):
-            raise OptionError(option, item, "must be finite")
+            raise OptionError(option, item, "must be a finite number")
         if not all(BOUNDS[name](item, bound) for name, bound in bounds.items()):
             allowed = " and ".join(f"{name.replace('_', ' ')} {_number(bound)}" for name, bound in bounds.items())
             raise OptionError(option, item, f"must be {allowed}")
@@ -346,7 +346,7 @@ def refuse_removed(names: Iterable[str]) -> None:
 def without_removed_defaults(options: Mapping[str, Any], existing: Collection[str] = ()) -> dict[str, Any]:
     """Return the options of a file without removed options that have the value False or None.
 
-    With these values, the removed options described what every run does now.
+    With these values, a removed option asked for what dcpcse now always does.
 
     Args:
         options: The values by option.

@@ -8,7 +8,10 @@ from dcpcse.utils.errors import UserError, spell
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of setup.py in a clone. Without -e, pip would copy the package."""
+    """Return the command that installs an extra of setup.py, a group of optional packages, in a clone of dcpcse.
+
+    Without -e, pip would install a copy of the clone.
+    """
     return f'pip install -e ".[{extra}]"'
 
 
@@ -43,12 +46,13 @@ card."""
 
 
 def embedded_encoder() -> Path:
-    """Return the folder of the embedded encoder, which only a clone contains.
+    """Return the folder of the small BERT (`EMBEDDED_ENCODER`) that a clone of dcpcse contains.
 
     Raises UserError if the folder does not exist, as in an installed package.
     """
     if not EMBEDDED_ENCODER.is_dir():
         raise UserError(
-            f"{EMBEDDED_ENCODER} does not exist, since only a clone contains it; give an encoder as {spell('base')}"
+            f"{EMBEDDED_ENCODER} does not exist, since only a clone of dcpcse contains it; give an encoder as "
+            f"{spell('base')}"
         )
     return EMBEDDED_ENCODER

@@ -147,7 +147,7 @@ def _load_yaml(text: str) -> Any:
         if node is None:
             return None
         if _written_out(node, {}) > MOST_NODES:
-            raise ValueError(f"aliases (*name) expand to more than {MOST_NODES:,} values")
+            raise ValueError(f"aliases (*name) expand to more than {MOST_NODES:,} values; use fewer")
         return loader.construct_document(node)
     finally:
         loader.dispose()
@@ -167,7 +167,7 @@ def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
         inside = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
         known[id(node)] = 1 + sum(_written_out(child, known) for child in inside)
     elif not known[id(node)]:
-        raise ValueError("an anchor (&name) contains itself")
+        raise ValueError("an anchor (&name) contains itself; remove the alias (*name) in it")
     return known[id(node)]
 
 

@@ -21,14 +21,14 @@ _ROOT = Path(__file__).parent.parent / "presets"
 
 @dataclass(frozen=True)
 class Preset:
-    """A published setting.
+    """The options of train.py with which a paper or its code trained a model.
 
     Args:
         name: Name of the preset, such as "dcpcse/unsup-bert-base".
-        source: The paper or code from which the setting comes.
+        source: The paper or code from which the options come.
         published: The STS average × 100 of the paper's test table, or None.
         notes: Differences between paper, README and scripts.
-        options: The values by option.
+        options: Name of an option → value.
     """
 
     name: str
@@ -71,7 +71,8 @@ def drop_unused(
         for other in sorted(set(result) - set(overrides)):
             void = any(need.voids == name and not need.holds(options) for need in needs_of(metadata[other]))
             if void or other in replaced:
-                warn(f"{spell(name, overrides[name])}: the preset's {spell(other, result.pop(other))} is left out")
+                unused = f"the preset's {spell(other, result.pop(other))} does not go with it and is left out"
+                warn(f"{spell(name, overrides[name])}: {unused}")
     return result
 
 

@@ -24,7 +24,9 @@ def connected(address: str) -> Iterator[ModuleType]:
     except ImportError as error:
         raise not_installed(spell("ray"), "Ray", "ray") from error
     if address.startswith("ray://"):
-        raise OptionError("ray", address, "not supported", f"use {spell('ray', 'auto')} on a machine of the cluster")
+        raise OptionError(
+            "ray", address, "Ray clients are not supported", f"use {spell('ray', 'auto')} on a machine of the cluster"
+        )
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address)
@@ -45,7 +47,9 @@ def _connect(ray: ModuleType, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise OptionError("ray", address, f"cannot connect to a cluster ({reason:.120})", "start one first") from error
+        raise OptionError(
+            "ray", address, f"cannot connect to a cluster ({reason:.120})", "start a cluster first"
+        ) from error
 
 
 def _require_answer(address: str) -> None:

@@ -38,14 +38,14 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Return whether a checkpoint of a run has this name."""
+    """Return whether a folder name is the name of a checkpoint, such as `checkpoint-100`."""
     return bool(_CHECKPOINT.fullmatch(name))
 
 
 @strict
 @dataclass(kw_only=True)
 class RunOptions(schema.Open):
-    """The options in `run.yaml`.
+    """The content of `run.yaml`, the file with the options of a training.
 
     The values can have any type, since the file may be edited and older versions of dcpcse had other options.
     """
@@ -56,7 +56,10 @@ class RunOptions(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class MetricsLine(schema.Open):
-    """A line of `metrics.jsonl`. All keys without a field are logged values. A value that is not finite is null."""
+    """A line of `metrics.jsonl`, the log of a training. All keys without a field are logged values.
+
+    A value that is not finite is null.
+    """
 
     other_keys = int | float | None
     step: int = schema.count()
@@ -65,7 +68,7 @@ class MetricsLine(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class EnvironmentCall(schema.Open):
-    """An entry of `environment.json`, which `dcpcse.utils.environment.system_info` describes."""
+    """An entry of `environment.json`: the versions, hardware and commit with which a call of train.py ran."""
 
     from_step: int = schema.count()
     versions: dict = field(default_factory=dict)
@@ -76,7 +79,9 @@ class EnvironmentCall(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class GainEntry(schema.Open):
-    """An entry of `gain.json`, for one set of the user's evaluation data. Scores, difference and interval are × 100.
+    """An entry of `gain.json`: scores before and after the training on one set of the user's evaluation data.
+
+    The untouched encoder is the encoder before the training. Scores, difference and interval are × 100.
 
     Args:
         data: Name of the file or argument.
@@ -160,16 +165,16 @@ class TaskScores(schema.Open):
     ranks: list[list] | None = None
 
     def validate_ranks(self) -> None:
-        """Raise ValueError unless each entry of the ranks consists of a query, an answer and a number."""
+        """Raise ValueError unless each entry of the ranks consists of a query, an answer and the answer's rank."""
         for rank in self.ranks or ():
             if len(rank) != 3 or type(rank[0]) is not str or type(rank[1]) is not str or type(rank[2]) is not int:
                 raise ValueError(f"ranks contains {rank!r:.60}; expected a query, an answer and a rank")
 
     def validate_numbers_of_tokens(self) -> None:
-        """Raise ValueError unless the scores without the most frequent tokens have numbers of tokens as keys."""
+        """Raise ValueError unless the keys of `average_without` and `without_frequent` are numbers of tokens."""
         for name in {**(self.average_without or {}), **(self.without_frequent or {})}:
             if not re.fullmatch("[0-9]{1,9}", name):
-                raise ValueError(f"without {name!r:.60}: expected a number of tokens")
+                raise ValueError(f"the scores without frequent tokens have the key {name!r:.60}; expected a number")
 
 
 @strict
@@ -219,7 +224,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_environment(folder: Path) -> list[dict[str, Any]]:
-    """Return the environment of each call that trained the run, in order; [] if no environment is recorded."""
+    """Return the entries of a run's `environment.json`, one per call of train.py, in order; [] without the file."""
     path = Path(folder) / ENVIRONMENT
     return schema.read(list[EnvironmentCall], path) if path.is_file() else []
 
@@ -274,7 +279,7 @@ def mode_and_size(mode: str | None, truncate_dim: int | None) -> str:
     """Return a text for users: the mode of an evaluation and, for shortened embeddings, their size.
 
     Args:
-        mode: The mode; None if it is unknown.
+        mode: The mode of evaluation.py, such as "test"; None if it is unknown.
         truncate_dim: Size of shortened embeddings, or None.
     """
     return f"{mode or 'unknown'}" + ("" if truncate_dim is None else f", first {truncate_dim} values")

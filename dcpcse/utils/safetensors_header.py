@@ -27,9 +27,12 @@ TensorHeaders = Mapping[str, tuple[list[int], str]]
 
 
 def read_header(path: Path) -> TensorHeaders:
-    """Return the header of a safetensors file. Raises UserError, with the file and the problem, if it is invalid."""
+    """Return the header of a safetensors file: name of a tensor → shape and type.
+
+    Raises UserError if the header is invalid.
+    """
     if not path.is_file():
-        raise UserError(f"{path} is missing; the folder is not complete")
+        raise UserError(f"{path} is missing; the folder is not complete: copy it again")
     try:
         _require_short_header(path)
         with safe_open(path, framework="numpy") as file:
@@ -40,7 +43,8 @@ def read_header(path: Path) -> TensorHeaders:
         raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
     for name, (_, dtype) in header.items():
         if dtype not in _READ:
-            raise UserError(f"{path}: '{name}' is of type {dtype}; allowed are {', '.join(HEADER_DTYPES.values())}")
+            known = " or ".join(HEADER_DTYPES.values())
+            raise UserError(f"{path}: '{name}' is of type {dtype}; convert it to {known}")
     return header
 
 
@@ -57,4 +61,6 @@ def _require_short_header(path: Path) -> None:
     with open_input(path) as file:
         start = file.read(8)
     if len(start) == 8 and (length := struct.unpack("<Q", start)[0]) > MAX_HEADER_BYTES:
-        raise UserError(f"{path} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are allowed")
+        raise UserError(
+            f"{path} has a header of {length:,} bytes, but at most {MAX_HEADER_BYTES:,} are allowed; copy it again"
+        )

@@ -54,7 +54,7 @@ def allowed(expected: str, allows: Callable[[Any], Any], **default: Any) -> Any:
 
     Args:
         expected: A description of the allowed values, for the error message.
-        allows: The test.
+        allows: A function that returns whether a value is allowed.
         default: As in `dataclasses.field`.
     """
 
@@ -132,7 +132,7 @@ def sizes(**default: Any) -> Any:
 
 
 def version(number: int) -> Any:
-    """Return the field for the version of a file format. The version is checked before all other fields."""
+    """Return the field for the version of a file format, which must be `number` and is checked first."""
     return validated_field(lambda value: None, metadata={"version": number})
 
 
@@ -153,7 +153,7 @@ def explained(location: Path | str) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot read {location}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{location} is damaged: not UTF-8") from error
+        raise UserError(f"{location} is damaged: it is not UTF-8; convert it to UTF-8") from error
     except ValueError as error:
         raise UserError(f"{location} is damaged: {' '.join(str(error).split())}") from error
 
@@ -198,7 +198,7 @@ def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json)
     """Return the content of a text as plain dicts and lists, after checking all values.
 
     Args:
-        kind: The type of the content: a strict dataclass, `dict`, or a list of these types.
+        kind: The type of the content: a dataclass with @strict, `dict`, or a list of these types.
         text: The text.
         load: `parse_json`, or `parse_yaml`.
 
@@ -232,17 +232,17 @@ def _require_plain(content: Any, finite: bool) -> None:
         where, value, depth = waiting.pop()
         at = f"{where:.60}: " if where else ""
         if depth > MAX_DEPTH:
-            raise ValueError(f"{at}nested more than {MAX_DEPTH} levels deep")
+            raise ValueError(f"{at}lists and objects are nested more than {MAX_DEPTH} levels deep")
         if isinstance(value, dict):
             if strange := [key for key in value if not isinstance(key, str)]:
-                raise ValueError(f"{at}the key {strange[0]!r:.60} is not a string")
+                raise ValueError(f"{at}the key {strange[0]!r:.60} is not a string; put it in quotes")
             waiting += [(where, key, depth) for key in value]
             waiting += [(f"{where}.{key}" if where else key, item, depth + 1) for key, item in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{where}[{i}]", item, depth + 1) for i, item in enumerate(value)]
         elif isinstance(value, str):
             if len(value) > MAX_TEXT_LENGTH or SURROGATE.search(value):
-                raise ValueError(f"{at}{value!r:.60} is longer than {MAX_TEXT_LENGTH} or has surrogates")
+                raise ValueError(f"{at}{value!r:.60} has over {MAX_TEXT_LENGTH} characters or a surrogate")
         elif isinstance(value, int | float):
             if (finite or isinstance(value, int)) and not abs(value) <= sys.float_info.max:
                 raise ValueError(f"{at}{value!r:.60} is not a finite number")
@@ -279,7 +279,7 @@ def _expected(kind: Any) -> str:
 
 
 def validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
-    """Convert a JSON object to a strict dataclass.
+    """Convert a JSON object to a dataclass with @strict, which checks the types of all fields.
 
     Args:
         kind: The dataclass.
@@ -294,7 +294,7 @@ def validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
     for name, field in known.items():
         value, expected = content.get(name), field.metadata.get("version")
         if expected is not None and (type(value) is not int or value != expected):
-            raise ValueError(f"has {name} {value!r:.40}; this version reads {name} {expected}")
+            raise ValueError(f"has {name} {value!r:.40}; this version of dcpcse reads {name} {expected}")
     required = {name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING}
     if missing := sorted(required - set(content)):
         raise ValueError(f"lacks {missing}{inside}")

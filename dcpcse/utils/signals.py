@@ -83,7 +83,7 @@ def _leave(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Add a message to an interruption without a message: that the finished work is saved, and how to resume."""
+    """Add a message to a KeyboardInterrupt that has none: finished work is kept, and a repeated call resumes it."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -110,7 +110,7 @@ class DeferredSignal:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Remember signals within this context."""
+        """Within this context, remember SIGINT and SIGTERM instead of ending the program."""
         with signal_handler((signal.SIGINT, signal.SIGTERM), self._keep):
             yield
 
@@ -130,7 +130,7 @@ def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
     A signal may be sent to all processes of a job. If it ended a worker, the current step would fail.
 
     Args:
-        before: A further function that is called in the worker, with `number`.
+        before: The function that initialises the worker, which is called with `number`; None if there is none.
         number: Number of the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -17,7 +17,7 @@ def make_table(
     title: str | None = None,
     style: Any = STYLES.DEFAULT,
 ) -> PrettyTable:
-    """Return a table. `str` of the table is its text.
+    """Return a table for a terminal, Markdown or a notebook. `str` of the table is its text.
 
     Args:
         heads: Names of the columns.
@@ -35,11 +35,11 @@ def make_table(
 
 
 def mean_and_deviation(mean: float, deviation: float | None, digits: int = 2) -> str:
-    """Return a mean over runs with its standard deviation, such as 59.69 ± 0.29; only the mean for None.
+    """Return a mean over runs with its standard deviation, such as 59.69 ± 0.29.
 
     Args:
         mean: The mean.
-        deviation: The standard deviation.
+        deviation: The standard deviation. None: only the mean is returned.
         digits: Number of decimals.
     """
     return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")

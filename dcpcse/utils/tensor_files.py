@@ -31,7 +31,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     Raises UserError if the file is missing or damaged, or if a value is not finite.
     """
     if not path.is_file():
-        raise UserError(f"{path} is missing; the model folder is not complete")
+        raise UserError(f"{path} is missing; the model folder is not complete: copy it again")
     read_header(path)
     try:
         tensors = load_file(path)
@@ -50,7 +50,10 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise UserError(f"{path} contains NaN or infinite values in '{name}'; the training that wrote it failed")
+            raise UserError(
+                f"{path} contains NaN or infinite values in '{name}'; the training that wrote it failed: give another "
+                "file"
+            )
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -76,11 +79,12 @@ def require_same_tensors(what: str, expected: Mapping[str, Tensor], actual: Mapp
     if missing := set(expected) - set(actual):
         raise UserError(f"{what} lacks {listed(missing)}; copy the folder again")
     if extra := set(actual) - set(expected):
-        raise UserError(f"{what} contains {listed(extra)}, which this model does not have")
+        raise UserError(f"{what} contains {listed(extra)}, which this model does not have; give weights of this model")
     for name, tensor in expected.items():
         if tensor.shape != actual[name].shape:
             raise UserError(
-                f"{what}: expected '{name}' with shape {tuple(tensor.shape)} but found {tuple(actual[name].shape)}"
+                f"{what}: expected '{name}' with shape {tuple(tensor.shape)} but found {tuple(actual[name].shape)}; "
+                "give weights of this model"
             )
 
 
@@ -98,7 +102,7 @@ def listed(names: Collection[str], most: int = 4) -> str:
 def set_dtype(module: nn.Module, dtype: torch.dtype) -> None:
     """Convert the parameters of a module to a data type.
 
-    Buffers are not converted, since rotary frequencies would lose precision.
+    Buffers are not converted, since the frequencies of rotary position embeddings would lose precision.
 
     Args:
         module: The module.
@@ -130,7 +134,7 @@ def pickled_headers(path: Path) -> TensorHeaders:
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise UserError(f"{path} is missing; the folder is not complete")
+        raise UserError(f"{path} is missing; the folder is not complete: copy it again")
     try:
         require_no_pointer(path)
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_uncompressed_zip(path))

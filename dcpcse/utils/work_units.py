@@ -43,7 +43,7 @@ RETRIES = 3
 
 
 def workers(ray: str | None, count: int | None = None, device: str | None = None) -> AbstractContextManager["Workers"]:
-    """Yield workers.
+    """Yield workers, whose method `run` computes units of work here, in several processes or on a Ray cluster.
 
     Args:
         ray: Address of a Ray cluster. `local` starts a cluster on this machine and stops it at the end. None: the
@@ -62,9 +62,11 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
 
 
 class InProcess:
-    """A worker in this process.
+    """A worker that computes units of work in this process, one after another.
 
-    `type` is the type of the workers' device. `local` is a device that this process may use too.
+    Attributes:
+        local: The device of the worker.
+        type: The type of the device, such as "cpu".
     """
 
     def __init__(self, device: str | None) -> None:
@@ -72,7 +74,12 @@ class InProcess:
         self.type = self.local.type
 
     def run(self, start: Start, units: Iterable[UnitT]) -> Outcomes:
-        """Yield units with their results. A unit is computed only when the caller asks for the next result."""
+        """Compute units of work, each when the caller asks for it, and yield it with its result or UserError.
+
+        Args:
+            start: A function of the device that returns the function that computes a unit.
+            units: The units.
+        """
         function = start(str(self.local))
         for unit in units:
             try:
@@ -99,7 +106,7 @@ class WorkerProcesses:
             self._devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(count)]
 
     def run(self, start: Start, units: Iterable[UnitT]) -> Outcomes:
-        """Yield units with their results. Raises UserError if a process ends."""
+        """Yield units of work with their results, as `InProcess.run` does. Raises UserError if a process ends."""
         context, waiting = multiprocessing.get_context("spawn"), iter(units)
         processes: list[BaseProcess] = []
         busy: dict[Connection, tuple[BaseProcess, UnitT]] = {}
@@ -198,8 +205,8 @@ def _on_ray(address: str, count: int | None, device: str | None) -> Iterator["Ra
 class RayActors:
     """Actors on a Ray cluster. Ray restarts a killed actor, on a different machine if necessary.
 
-    dcpcse must be installed on the other machines. The files that the units read or write must have the same paths
-    there.
+    dcpcse must be installed on the other machines. The files that are read or written by units of work must have the
+    same paths there.
     """
 
     local = torch.device("cpu")
@@ -213,13 +220,17 @@ class RayActors:
         room = gpus if self.type == "cuda" else int(sum(node["CPU"] for node in nodes))
         self.count = count or (gpus if self.type == "cuda" else len(nodes))
         if not 1 <= self.count <= room:
-            raise OptionError("num_processes", self.count, f"the cluster has room for {room} workers on {self.type}")
+            reason = f"the cluster has room for {room} workers on {self.type}"
+            raise OptionError("num_processes", self.count, reason, "give fewer, or add machines to the cluster")
         # An actor must fit on one machine, even on the machine with the fewest cores.
         least = int(min(node["CPU"] for node in nodes))
         self.cores = 1 if self.type == "cuda" else max(1, least // math.ceil(self.count / len(nodes)))
 
     def run(self, start: Start, units: Iterable[UnitT]) -> Outcomes:
-        """Yield units with their results. If the worker of a unit is lost too often, the result is an error."""
+        """Yield units of work with their results, as `InProcess.run` does.
+
+        If the worker of a unit is lost too often, the result is a UserError.
+        """
         ray, waiting = self._ray, iter(units)
         resources = {"num_cpus": self.cores, "num_gpus": int(self.type == "cuda")}
         actor = ray.remote(**resources, max_restarts=-1, max_task_retries=RETRIES)(_Worker)

@@ -83,7 +83,7 @@ def test_a_model_is_the_first_argument_or_an_option():
         assert compare_parser().parse_args([*before, "B", *after]).models == ["M", "B"]
         plotted = plot_parser().parse_args(["cosines", *before, "--task", "STS12", *after])
         assert plotted.models == ["M"]
-    with pytest.raises(UserError, match="--model_name_or_path: expected one argument"):
+    with pytest.raises(UserError, match="--model_name_or_path has no value; give a folder"):
         encode_parser().parse(["--model_name_or_path", "--output", "v.npy", "f.txt"])
 
 

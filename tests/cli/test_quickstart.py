@@ -155,7 +155,7 @@ def test_what_is_missing_or_damaged_is_one_line_and_nothing_is_written(sample, t
 
     refused([], "give an encoder as --base, and a folder with sentences.txt, triplets.csv and downstream/STS/")
     refused(["--base", "bert"], "only a clone contains it; give a folder with sentences.txt, triplets.csv and ")
-    refused(data, "encoder does not exist, since only a clone contains it; give an encoder as --base")
+    refused(data, "encoder does not exist, since only a clone of dcpcse contains it; give an encoder as --base")
     shutil.copytree(tiny("bert"), encoder)
     (encoder / "model.safetensors").write_bytes((encoder / "model.safetensors").read_bytes()[:-50])
     refused(data, "the folder contains no readable encoder")

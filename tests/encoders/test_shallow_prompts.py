@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused(tiny, monkeypatch):
     for options, message in (
         ({"method": "dcpcse", "tuning": "shallow"}, "give --template"),
         ({"method": "scpcse", "template": "{sentence}[MASK]"}, "no tokens to train"),
-        ({"method": "conpvp", "prompt_init": "template"}, "slots have no tokens"),
+        ({"method": "conpvp", "prompt_init": "template"}, "slots have no tokens to start from"),
         ({"method": "promptbert", "prompt_init": "normal"}, "has no effect without input vectors"),
         ({"method": "scpcse", "second_template": "[PROMPT] {sentence} [MASK]"}, "only one template can have"),
     ):

@@ -224,7 +224,7 @@ def test_held_out_classes_are_in_one_part_and_their_interval_covers_classes(read
     half = read(rows, dev, hold_out="classes")
     assert not {*half.dev.classes} & {*half.test.classes} and half.test.statistic == BY_CLASS
     assert read(rows).test.statistic == "mean"
-    with pytest.raises(UserError, match="divides sentences by their classes into parts; data has"):
+    with pytest.raises(UserError, match="divides sentences by their classes, but data has"):
         read(pairs(100), hold_out="classes")
 
 

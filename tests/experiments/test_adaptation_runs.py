@@ -183,7 +183,7 @@ def test_a_tuning_that_does_not_fit_the_encoder_is_left_out(refused, adapt, few,
     caplog.set_level(logging.INFO, "dcpcse")
     found = adapt(pairs(300))
     assert {trial["setting"]["tuning"] for trial in found.record["trials"]} == {"deep", "lora"} - {*refused}
-    assert f"settings are left out: no {refused[0]} for this encoder" in caplog.messages
+    assert f"adapt does not try all settings: no {refused[0]} for this encoder" in caplog.messages
 
 
 def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, few, monkeypatch, tmp_path):
@@ -246,7 +246,7 @@ def test_an_option_that_is_given_is_not_varied_and_settings_on_which_it_has_no_e
     monkeypatch.setattr(tried.importlib.util, "find_spec", lambda name: None)
     caplog.set_level(logging.INFO, "dcpcse")
     assert tunings() == {"deep": 12}
-    assert 'settings are left out: tuning="lora" requires peft' in caplog.text
+    assert 'adapt does not try all settings: tuning="lora" requires peft' in caplog.text
 
 
 # Time

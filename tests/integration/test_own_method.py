@@ -142,7 +142,7 @@ def test_a_guide_of_the_method_does_not_replace_that_of_the_option(desk, tiny, t
     name, code = FILES[3]
     (desk / name).write_text(code.replace('"other"', '"guide"'), encoding="utf-8")
     given = {"plugin": name, "method": "distil", "cosines_of": tiny("roberta"), "guide": tiny("roberta")}
-    message = "--guide: --method distil has a different guide with this name, guide; leave"
+    message = "--guide: --method distil already has a guide named guide; leave"
     refused(tool, train_command, [*WORDS, *words(given)], message)
 
 

@@ -319,7 +319,7 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
     assert done.stdout == "(1, 32)\n", done.stderr
     for content in ("{", '{"format": 2}'):
         (out / "encoder.json").write_text(content)
-        refused("not readable JSON|this version reads format 1", OnnxEncoder, out)
+        refused("not readable JSON|this version of dcpcse reads format 1", OnnxEncoder, out)
     (out / "model.onnx").unlink()
     refused("contains no model.onnx", OnnxEncoder, out)
 

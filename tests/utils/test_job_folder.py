@@ -66,14 +66,14 @@ def test_a_record_of_an_earlier_version_is_converted_or_refused(tmp_path):
     assert converted.read() == {"made_of": {"data": "x"}}
     (tmp_path / "job.json").rename(tmp_path / "study.journal")
     assert job(tmp_path).read() is None
-    with pytest.raises(UserError, match=r"started by an earlier version, which wrote study\.journal; give another"):
+    with pytest.raises(UserError, match=r"started by an earlier version of dcpcse, which wrote study\.journal"):
         job(tmp_path, earlier="study.journal").read()
 
 
 def test_a_damaged_record_is_named(tmp_path):
     for content in ("", "[]", "{}", '{"made_of": 1}', '{"made_of": {"a": NaN}}'):
         (tmp_path / "job.json").write_text(content, encoding="utf-8")
-        with pytest.raises(UserError, match=r"job\.json is damaged: .*; if dcpcse did not write it, move it"):
+        with pytest.raises(UserError, match=r"job\.json is damaged: .*; if dcpcse did not write this file, move it"):
             job(tmp_path).read()
 
 

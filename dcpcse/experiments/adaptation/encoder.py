@@ -46,8 +46,8 @@ def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
     args.pooler_type = overrides.get("pooler_type")
     if args.pooler_type is None and (checkpoint := find_checkpoint(name, options)):
         raise UserError(
-            f"{spell('ENCODER')} {checkpoint}, but an adaptation uses only the encoder; give "
-            f"{spell('pooler_type')}, such as {OWN_POOLER}, to use this encoder"
+            f"{spell('ENCODER')} {checkpoint}, but an adaptation uses only its encoder; give "
+            f"{spell('pooler_type')}, such as {OWN_POOLER}, to do so"
         )
     if args.pooler_type is None and modules_folder(name, options) is None:
         notify(
@@ -64,7 +64,7 @@ def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
 
 
 def representation_of(model: SentenceEncoder) -> dict[str, Any]:
-    """Return the options of train.py with which a trained model has the representation of an encoder."""
+    """Return the options of train.py with which a model represents sentences in the same way as the given encoder."""
     return {
         "model_name_or_path": model.source.name_or_path,
         "pooler_type": model.pooling,

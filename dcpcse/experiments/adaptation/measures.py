@@ -42,7 +42,7 @@ class Outcome:
     """The result of a measure on one encoder.
 
     Args:
-        values (n,): The outcome of each item. The score is computed from these outcomes.
+        values (n,): The outcome of each item, a pair or a query. The score is computed from them.
         points: The score × 100.
     """
 
@@ -59,7 +59,9 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """A measure on one part of the data, in the form of a loaded task of senteval.
+    """How encoders are scored on one part of the data, with the interface of a task of senteval.
+
+    An item is a pair or a query.
 
     Args:
         part: The name of the part, "dev" or "test". It is also the name of the task.
@@ -69,7 +71,7 @@ class Measure:
         texts: All texts that are encoded.
         outcomes: A function that returns the outcome (n,) of each item from the embeddings of the texts.
         gold: The gold scores (n,), or the class of each query (n,); None if there are none.
-        remedy: The advice in the message about too few items. If not every row is an item, the advice says what is.
+        remedy: The advice in the message about too few items. It says what an item is, if rows are not items.
         classes: The names of the classes, if the items have classes.
     """
 
@@ -90,21 +92,21 @@ class Measure:
         return "classes" if self.statistic == BY_CLASS else self.items
 
     def located(self) -> Iterator[Located]:
-        """Yield each text with its place in the part, which senteval's messages name."""
+        """Yield each text with its position in the part, which messages of senteval name."""
         return ((text, Line(Path(f"{self.part} part"), i, "", unit="text")) for i, text in enumerate(self.texts, 1))
 
     def files(self) -> list[Path]:
         return []
 
     def score(self, embed: Embeddings, settings: Settings) -> Outcome:
-        """Compute the outcome of each item and the score."""
+        """Return the outcome of each item and the score of an encoder. `embed` computes the embeddings of texts."""
         values = self.outcomes(embed)
         ones = np.ones((self.size, 1))
         ((score,),) = STATISTICS[self.statistic].scores(ones, self.gold, [values[None]])[0]
         return Outcome(self.part, settings.split, 100 * float(score), values)
 
     def compared(self, *models: np.ndarray) -> Outcomes:
-        """Return `Outcomes` for a comparison of models, given the outcomes (n,) of each model."""
+        """Return the outcomes (n,) of several models in the form that `resample` needs to compare their scores."""
         return Outcomes(self.statistic, [values[None] for values in models], self.gold, self.items)
 
     def require_enough(self, source: str) -> None:
@@ -218,8 +220,9 @@ def own_class(part: str, rows: Columns) -> Measure:
 
 
 def over_classes(measure: Measure) -> Measure:
-    """Return the measure of `own_class` for classes that are not in the training data. The interval then covers
-    classes.
+    """Return the measure of `own_class` for classes that are not in the training data.
+
+    Its confidence interval is computed by drawing classes instead of queries.
     """
     return replace(measure, statistic=BY_CLASS)
 
@@ -242,15 +245,15 @@ def text_key(text: str) -> str:
 
 @dataclass(frozen=True)
 class DataKind:
-    """A kind of data.
+    """A kind of training data, such as pairs: how it is measured, and the options of train.py for it.
 
     Args:
         name: A word for the rows in messages.
         measure: A function that returns the measure on a part, from the name and the columns of the part. None if rows
             of this kind cannot be measured.
         options: Options of train.py that select the method.
-        alternatives: Further options of train.py. The first setting uses the first alternative, the second setting the
-            next one, and so on in turn.
+        alternatives: Dicts of options of train.py, which the settings to try use in turn: the first setting uses the
+            first dict, and so on.
         contrastive: Whether the loss is contrastive and has a temperature.
         prepared: A function that converts the columns of a part to the columns for the training.
     """
@@ -297,7 +300,7 @@ ALLOWED = "sentences, pairs, pairs with hard negatives, sentences with classes, 
 def kind_of(data: TrainingData) -> DataKind:
     """Return the kind of training data. Raises UserError for pairs with labels of natural language inference."""
     if data.roles.label == LABEL:
-        raise UserError(f"{data.name}: the column label has relations of pairs; adapt needs {ALLOWED}")
+        raise UserError(f"{data.name}: the column label contains relations of pairs; give {ALLOWED}")
     if data.roles.label == SCORE:
         return BINARY_PAIRS if set(data.dataset.unique(SCORE)) == {0.0, 1.0} else SCORED_PAIRS
     if data.roles.label == CLASS:

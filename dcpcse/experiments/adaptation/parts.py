@@ -50,7 +50,7 @@ MOST_QUOTED = 60
 
 @dataclass(frozen=True)
 class Parts:
-    """The data of an adaptation.
+    """The data of an adaptation (`dcpcse adapt`), divided into a train, a dev and a test part.
 
     Args:
         kind: The kind of the rows in `train`.
@@ -83,8 +83,8 @@ def read_parts(
 
     If `dev` and `test` are not given, each of these parts is a fifth of `data`, at most 500 (dev) or 1000 (test) rows.
     If only `dev` is given, the test part is half of `dev`. If no class of the test part is in the training data, the
-    interval of the result covers classes. Raises UserError if the data cannot be read, if the given sets have
-    different kinds or share a text, or if a part has too few rows.
+    confidence interval of the result is computed by drawing classes. Raises UserError if the data cannot be read, if
+    the given sets have different kinds or share a text, or if a part has too few rows.
 
     Args:
         data, dev, test: Data in any form that `load_training_data` reads. `dev` and `test` may be None.
@@ -107,7 +107,7 @@ def read_parts(
     kind, measured = _kinds(read)
     if hold_out == "classes" and (kind is not CLASSES or len(read) == len(sources)):
         reason = f"{read['data'].name} has {kind.name}" if kind is not CLASSES else "dev and test are given"
-        raise OptionError("hold_out", hold_out, f"divides sentences by their classes into parts; {reason}")
+        raise OptionError("hold_out", hold_out, f"divides sentences by their classes, but {reason}", "leave it out")
     _require_disjoint(read)
     columns = {
         name: dataset.dataset.to_dict() for name, dataset in read.items() if kind is not SENTENCES or name != "data"
@@ -258,7 +258,7 @@ def _rows(columns: Columns, rows: Sequence[int]) -> Columns:
 
 
 def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
-    """Return the group (N,) of each row from the texts of the rows. Rows that share a text are in the same group.
+    """Return the group number (N,) of each of N rows of texts. Rows that share a text are in the same group.
 
     The groups are the connected components of a graph that joins each row with its texts.
     """
@@ -304,7 +304,7 @@ def divide_classes(
 ) -> dict[str, list[int]]:
     """Return the sorted row numbers of each part as `divide` does, with all rows of a class in the same part.
 
-    Rows above the maximum size of a held-out part are in no part. Every class keeps about the same share of its rows.
+    If a held-out part would be larger than `MOST_ROWS` allows, rows are dropped, about the same share of each class.
 
     Args:
         groups: The group (N,) of each row. Classes that share a text are in the same group.

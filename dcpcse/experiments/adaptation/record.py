@@ -32,13 +32,13 @@ class _TrialRecord(schema.Open):
     def validate_scores_by_step(self) -> None:
         """Raise ValueError unless the keys of the scores are steps."""
         if wrong := [step for step in self.scores if not (step.isdecimal() and len(step) < 16)]:
-            raise ValueError(f"scores has the key {wrong[0]!r:.40}; expected a step")
+            raise ValueError(f"scores has the key {wrong[0]!r:.40}; expected the number of a step")
 
 
 @strict
 @dataclass(kw_only=True)
 class AdaptationRecord(JobRecord):
-    """The content of `adapt.json`."""
+    """The content of `adapt.json`, by which an adaptation is resumed: the finished trials and the result."""
 
     format: int = schema.version(1)
     state: str = schema.one_of((RUNNING, INTERRUPTED, DONE))
@@ -51,8 +51,8 @@ class Record:
     """The state of an adaptation, and the job folder that contains it.
 
     Args:
-        made_of: The facts that identify the adaptation.
-        facts: Further facts to record.
+        made_of: The encoder, the data and the options of the adaptation, as in `JobRecord`.
+        facts: The entries of the record that do not change, such as the sizes of the parts.
 
     Attributes:
         trials: The finished trial of each setting, by the number of the setting.

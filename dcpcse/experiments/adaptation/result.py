@@ -84,6 +84,7 @@ def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) ->
     Args:
         items: Number of items of the test part.
         dev: The dev scores of the untouched and the adapted encoder.
+        test: The result of `compare_on_test`.
     """
     if items < LEAST_TO_TELL:
         return TOO_FEW

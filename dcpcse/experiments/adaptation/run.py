@@ -101,7 +101,9 @@ class Request:
 
 
 def adapt_encoder(request: Request) -> Adaptation:
-    """Adapt an encoder. Write the record and, if the adapted model is kept, the model to the output folder.
+    """Train an encoder with several settings, and compare the best result with the untouched encoder.
+
+    The record and, if it is kept, the adapted model are written to the output folder.
 
     Raises UserError if the arguments or the data are unusable. If the user interrupts the call, KeyboardInterrupt is
     raised with a message that says how to resume.
@@ -123,7 +125,7 @@ def adapt_encoder(request: Request) -> Adaptation:
         if record.resume():
             budget.spent = record.seconds
             _require_model(record)
-            notify(f"resuming after {plural(len(record.trials), 'setting')} in {folder}")
+            notify(f"resuming the adaptation in {folder} after {plural(len(record.trials), 'setting')}")
         return _Search(request, parts, untouched, settings, budget, record).run()
 
 
@@ -207,7 +209,7 @@ class _Trials:
         return self.run
 
     def run(self, unit: _Unit) -> FinishedTrial:
-        """Try a setting, and write the model with the best dev score to its folder."""
+        """Train with a setting, and write the model with the best dev score to the folder of the setting."""
         folder, budget = _place(self.folder, unit.number), Budget(unit.seconds)
         remove(folder)  # a lost worker may have left files
         return run_trial(
@@ -245,7 +247,10 @@ class _Search:
         )
 
     def run(self) -> Adaptation:
-        """Run the rest of the search. After an interruption or an error, the record contains the finished trials."""
+        """Try the settings without a finished trial, and measure the best model on the test part.
+
+        After an interruption or an error, the record contains the finished trials.
+        """
         self._clean_up()  # a killed process may have left files
         try:
             check = self.record.folder / TRIALS / "check"
@@ -306,7 +311,7 @@ class _Search:
         uses = {"train": "train", "dev": "choose (dev)", "test": "test"}
         sizes = ", ".join(f"{size:,} rows to {uses[name]}" for name, size in self.parts.sizes.items())
         notify(f"{self.parts.kind.name}: {sizes}")
-        notify(f"untouched: dev {self.parts.dev.title} x 100 {outcome.points:.2f}")
+        notify(f"untouched encoder: dev {self.parts.dev.title} x 100 {outcome.points:.2f}")
         return outcome
 
     def _try_settings(self) -> None:
@@ -407,7 +412,7 @@ class _Search:
 
 
 def measure(model: SentenceEncoder, of_part: Measure) -> Outcome:
-    """Return the score of an encoder by the measure `of_part` of a part, with the outcome of each item."""
+    """Return the score of an encoder on a part of the data, and the outcome of each item, by the measure `of_part`."""
     return evaluate_suite(model, as_suite(of_part)).results[of_part.part]
 
 

@@ -132,7 +132,7 @@ def _tunings(overrides: Options) -> list[str]:
     for tuning in taken:
         if not _is_installed(tuning):
             error = not_installed(spell("tuning", tuning), TUNINGS[tuning].package, TUNINGS[tuning].package)
-            notify(f"settings are left out: {error}")
+            notify(f"adapt does not try all settings: {error}")
     return [tuning for tuning in taken if _is_installed(tuning)]
 
 

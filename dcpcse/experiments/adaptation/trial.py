@@ -63,7 +63,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A trial that has ended.
+    """A trial that has ended: one training with one setting.
 
     Args:
         setting: The options of the setting.
@@ -94,7 +94,9 @@ class FinishedTrial:
 
 @dataclass
 class Watch(TrainerCallback):
-    """A callback that records the dev scores of a training, and ends the training if it is pruned or its time is over.
+    """A callback that records the dev scores of a trial, and ends the trial if it is pruned or its time is over.
+
+    A trial is pruned if its dev score is worse than the scores of other trials.
 
     Args:
         is_worse: A function of the step and the best dev score so far. It returns whether to prune the trial.
@@ -215,7 +217,7 @@ def trainable(
     if len(errors) == len(kinds):
         raise next(iter(errors.values()))
     for message in dict.fromkeys(map(first_line, errors.values())):
-        notify(f"settings are left out: {message}")
+        notify(f"adapt does not try all settings: {message}")
     return [setting for setting in settings if _kind(setting) not in errors]
 
 

@@ -25,7 +25,7 @@ AVERAGE_COLUMN = "avg"
 
 @dataclass(frozen=True)
 class Start:
-    """A model that is trained first, and from which the training of a row starts: a preset and changed options."""
+    """A model from which the training of a published row starts. It is trained first, with a preset and options."""
 
     preset: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Start:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a table or a model of a figure.
+    """A row of a table in a paper, or a model in a figure of a paper.
 
     Exactly one of these fields says how the row is reproduced:
 
@@ -137,7 +137,7 @@ class PublishedRow:
 
 @functools.cache
 def all_rows() -> Mapping[str, PublishedRow]:
-    """Return all rows by name, in the order of the papers."""
+    """Return all rows of the papers' tables by name, in the order of the papers."""
     rows: dict[str, PublishedRow] = {}
     for path in sorted((Path(__file__).parent / "tables").glob("*.yaml")):
         content = yaml.safe_load(read_text(path))

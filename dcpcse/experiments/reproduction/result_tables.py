@@ -47,7 +47,11 @@ def _as_printed(figure: float, column: str) -> str:
 
 
 def result_table(results: Sequence[RowResult], baseline: str | None, style: Any = STYLES.DEFAULT) -> str:
-    """Return the results as text, one table per published table. Rows without a result show the reason."""
+    """Return the results as text, one table per published table. Rows without a result show the reason.
+
+    Args:
+        baseline: The name of the row over which the gains of all rows are shown, or None.
+    """
     return "\n\n".join(
         _one_table(name, list(members), baseline, style)
         for name, members in groupby(results, key=lambda result: result.row.table)
@@ -137,7 +141,7 @@ def environment_line(environment: Mapping[str, Any]) -> str:
 def markdown(
     results: Sequence[RowResult], baseline: str | None, commands: Mapping[str, str], environment: Mapping[str, Any]
 ) -> str:
-    """Return the tables, the environment, and the commands as Markdown."""
+    """Return Markdown with the tables of results, the versions and hardware, and the commands by row."""
     lines = [f"- `{name}`: `{command}`" for name, command in commands.items()]
     tables = result_table(results, baseline, STYLES.MARKDOWN)
     return "\n".join([tables, "", environment_line(environment), "", "Commands:", "", *lines, ""])

@@ -36,7 +36,9 @@ class SimilarityLine(schema.Open):
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of a column for all seeds, × 100 as in the papers. Geometry, cosines and ranks are not scaled.
+    """The reproduced values of a row in one column, one per seed, and the published figure.
+
+    They are × 100 as in the papers. Geometry, cosines and ranks are not scaled.
 
     Args:
         published: The published figure. It is the mean or the best of the runs: see `PublishedRow.reported`.
@@ -90,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class RowResult:
-    """The result of a row: cells by column, seeds, and the gain over the baseline row.
+    """The result of reproducing a published row: cells by column, seeds, and the gain over the baseline row.
 
     Args:
         notes: Lines that explain the figures.
@@ -136,7 +138,7 @@ def _cell(row: PublishedRow, column: str, values: Sequence[float], comparable: b
 
 
 def read_figures(unit: RunUnit) -> dict[str, float]:
-    """Return the figures of a row, by column, from the files of a unit, without columns that were not measured."""
+    """Return column → figure of a row with one seed, read from its files, without columns that were not measured."""
     row = unit.row
     values: dict[str, float] = {}
     if "evaluate" in unit.steps:

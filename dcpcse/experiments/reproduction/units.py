@@ -62,9 +62,9 @@ class ReproductionConfig:
 
 @dataclass(frozen=True)
 class RunUnit:
-    """A row with one seed: the folder, and the arguments of each command, in the order in which the commands run.
+    """A published row with one seed: its folder, and name → arguments of its commands, in the order in which they run.
 
-    The commands have the names `start`, `train`, `evaluate`, `similarity` and `predict`. A unit has some of them.
+    The names are `start`, `train`, `evaluate`, `similarity` and `predict`. A unit has some of these commands.
     """
 
     row: PublishedRow
@@ -92,7 +92,7 @@ class RunUnit:
 
 
 def command_of(step: str) -> str:
-    """Return the command of dcpcse that runs a step of a unit."""
+    """Return the command of dcpcse, such as "search similarity", for a name in `RunUnit.commands`."""
     # Records of units contain the names of the steps, which are older than the names of the commands.
     commands = {**dict.fromkeys(TRAININGS, "train"), "similarity": "search similarity", "predict": "plot predictions"}
     return commands.get(step, step)
@@ -178,7 +178,8 @@ def _is_tied(encoder: str) -> bool:
     try:
         return bool(AutoConfig.from_pretrained(encoder, **NO_CODE).tie_word_embeddings)
     except (OSError, ValueError) as error:
-        raise UserError(f"--base {encoder}: its configuration cannot be read: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--base {encoder}: its configuration cannot be read ({reason}); give another one") from error
 
 
 def _presets(row: PublishedRow) -> list[str]:

@@ -28,7 +28,7 @@ _ENCODERS = {
 
 
 def choose_row(subject: Subject, name: str | None) -> PublishedRow:
-    """Return the row with this name or, without a name, the only row that fits.
+    """Return the published row with this name or, without a name, the only row that fits the subject.
 
     Raises UserError if the name does not select exactly one row, or if the selected row does not fit. Without a name,
     raises UserError if no row or several rows fit.
@@ -150,7 +150,7 @@ def conversion_settings(row: PublishedRow) -> PublishedSettings | None:
 
 
 def needed_base(subject: Subject, row: PublishedRow) -> str | None:
-    """Return the encoder of the row's prompts; None if the subject contains an encoder or names its encoder."""
+    """Return the encoder that a checkpoint of the row's prompts needs; None if the checkpoint contains or names it."""
     layout = subject.format
     return None if layout is None or not layout.frozen or layout.adapter else _settings(row).get("model_name_or_path")
 

@@ -38,7 +38,7 @@ class _Checkpoint(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class VerificationRecord(schema.Open):
-    """The keys of the JSON report that identify the subject of the report."""
+    """The entries of the JSON report that say which row and which weights were compared."""
 
     row: str
     checkpoint: _Checkpoint

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a verification.
+    """What is compared with a paper: a model folder, a checkpoint of other code, a plain encoder or word vectors.
 
     Args:
         location: The location as the user gave it; `place` is the local folder or the file of word vectors.
@@ -45,7 +45,7 @@ class Subject:
 
     @property
     def format(self) -> Layout | None:
-        """The format of a checkpoint."""
+        """The description of the format `layout`; None if `layout` is None."""
         return LAYOUTS[self.layout] if self.layout else None
 
     @property
@@ -62,7 +62,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """A description for messages."""
+        """A description of the subject for messages, such as "a file of word vectors"."""
         if self.word_vectors:
             return "a file of word vectors"
         kinds = [f"a model folder of {self.method or 'no known method'}"] if self.trained else []
@@ -81,7 +81,7 @@ class Subject:
 def find_subject(
     location: str, layout: str | None, options: LoadOptions
 ) -> "tuple[Subject, ForeignCheckpoint | None]":
-    """Return the subject at a location and, for a folder that is not a model folder, its files.
+    """Return the subject at a location and, if it is neither a model folder nor word vectors, its content.
 
     Args:
         location: Folder, Hub id or file of word vectors.

@@ -82,7 +82,7 @@ PROTOTYPES = Need(
 
 @dataclass
 class PrototypeOptions(Options):
-    """Options of prototypes, shared by all methods that support them."""
+    """Options of prototypes: [MASK] vectors of a sentence in drawn templates, which several methods use."""
 
     _argument_group_name = "prototypes (ConPVP)"
 

@@ -31,7 +31,7 @@ require_names(HfArgumentParser, "_parse_dataclass_field")
 
 
 class DataclassParser(HfArgumentParser):
-    """An HfArgumentParser that hides this package's own metadata of fields from argparse, which would refuse them."""
+    """An HfArgumentParser for fields with metadata that only this package uses and that argparse would refuse."""
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:

@@ -27,7 +27,7 @@ require_names(
 
 
 class HookedTrainer(transformers.Trainer):
-    """A Trainer of transformers that calls the methods below instead of its private methods."""
+    """A Trainer of transformers whose subclasses override the methods below instead of private methods."""
 
     def save_weights(self, folder: Path) -> None:
         """Save the model; transformers calls this in the processes that save."""
