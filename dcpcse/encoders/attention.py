@@ -31,7 +31,9 @@ PREFIX_ATTENTION = "prefix_sdpa"
 
 
 class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
-    """A prefix that also has one table with the prompts of all texts, from which kernels read.
+    """A prefix (layer → keys and values) in which one table per layer contains the prompts of all N texts of a batch.
+
+    Attention kernels read this table, so prompts are not copied for each text.
 
     Attributes:
         rate: Dropout rate of the prompts. A mask is drawn for each text.
@@ -50,7 +52,7 @@ class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
     _layers: Mapping[int, tuple[Tensor, Tensor]]  # keys and values, each (1, heads, rows of the table, head_dim)
 
     def tables(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a layer without dropout, each (rows of the table, heads, head_dim)."""
+        """Return the keys and values of a layer before dropout, each (rows of its table, heads, head_dim)."""
         keys, values = self._layers[layer]
         return keys[0].transpose(0, 1), values[0].transpose(0, 1)
 
@@ -62,13 +64,16 @@ class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
 
 
 class PackedAttention(Protocol):
-    """Attention over the packed texts of a batch by kernels (`dcpcse.encoders.prefix_kernel`)."""
+    """Interface of the GPU kernels that compute attention over the T packed tokens of a batch.
+
+    `dcpcse.encoders.prefix_kernel` implements it.
+    """
 
     def takes(self, query: Tensor, prefix: Prefix | None) -> bool:
-        """Return whether the kernels compute attention with these queries and this prefix.
+        """Return whether the kernels support these queries and this prefix.
 
         Args:
-            query: (1, heads, T, head_dim).
+            query: Queries (1, heads, T, head_dim).
             prefix: The keys and values of all layers. None without prompts.
         """
         ...
@@ -83,15 +88,15 @@ class PackedAttention(Protocol):
         scale: float | None,
         dropout: float,
     ) -> Tensor:
-        """Return the output (1, T, heads, head_dim).
+        """Compute the attention of a layer, and return its output (1, T, heads, head_dim).
 
         Args:
             states: Queries, keys and values, each (1, heads, T, head_dim).
             prefix: The keys and values of all layers. None without prompts.
             layer: Number of the layer.
             window: As `sliding_window` of `prefix_attention`.
-            scale: Factor of the scores.
-            dropout: Dropout rate of the weights of attention.
+            scale: Factor of the attention scores. None: 1 / sqrt(head_dim).
+            dropout: Dropout rate of the attention weights.
         """
         ...
 
@@ -104,7 +109,7 @@ The returned tensor broadcasts to (N, heads, L, L).
 
 
 class ForwardPass:
-    """State that the layers share in a forward pass: attention masks, and the number of layers called so far.
+    """The state of one forward pass, which its layers share: attention masks, and the number of layers called so far.
 
     Attributes:
         unnumbered: The attention modules without a layer number, in the order of their calls. Layers with shared
@@ -123,12 +128,14 @@ class ForwardPass:
         return number
 
     def mask(self, prompts: int, window: int | None, make: Callable[[], Tensor | None]) -> Tensor | None:
-        """Return the mask for a number of prompts and a window. Only the first call makes the mask.
+        """Return the attention mask of the layers with this number of prompts and this window.
+
+        The first of these layers computes the mask, and the others reuse it.
 
         Args:
             prompts: Number of prompts P.
             window: As `sliding_window` of `prefix_attention`.
-            make: Function that returns the mask.
+            make: Function that computes the mask.
         """
         case = (prompts, window)
         if case not in self._masks:
@@ -156,17 +163,18 @@ def prefix_attention(
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
     Prompts have neither queries nor positions. Every token attends to all prompts, whatever the mask and the window.
+    A batch is padded (N texts of L tokens) or packed (one row with all T tokens).
 
     Args:
-        module: The attention module.
+        module: The attention module, which contains the number of its layer.
         query: (N, heads, L, head_dim), or (1, heads, T, head_dim) if packed.
         key: As `query`, possibly with fewer heads, each of which serves several heads of the queries.
         value: As `key`.
         attention_mask: Boolean (N, 1, L, L), true where a token attends to another token. None if there is no padding.
         prefix: The keys and values of all layers. None without prompts.
-        prefix_mask: Boolean (N, P), true at the prompts of each row. None if every row has all prompts.
-        packing: The packing, if the sequences follow one another in one row. There is no mask then.
-        kernels: Kernels for attention over packed sequences. They are used if they support the inputs.
+        prefix_mask: Boolean (N, P), true at the prompts of each text. None if every text has all P prompts.
+        packing: The boundaries of the texts in a packed batch, which has no `attention_mask`. None if padded.
+        kernels: Kernels for attention over packed texts. They are used if they support the inputs.
         sliding_window: Two tokens attend to each other only if their distance is below this number. A given
             `attention_mask` already includes the window.
         is_causal: Whether tokens attend only to themselves and to earlier tokens. A given `attention_mask` already
@@ -175,7 +183,7 @@ def prefix_attention(
             have no layer numbers.
         bias: Function that computes the numbers that relative positions add to the scores of tokens. Nothing is added
             to the scores of prompts.
-        kwargs: Further arguments of transformers' `sdpa_attention_forward`.
+        kwargs: Arguments of transformers' `sdpa_attention_forward`, such as `scaling` and `dropout`.
 
     Returns:
         The output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed. The second value is None, instead of

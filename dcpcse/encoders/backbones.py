@@ -112,7 +112,7 @@ def build_backbone(
     Args:
         folder: The folder with the configuration.
         weights: All weights of the encoder and no others, by name.
-        weights_file: Name of the file that contains the weights.
+        weights_file: Name of the file that contains the weights, for the record of the encoder's origin.
         tokenizer: Location of the tokenizer. None: the folder.
         options: Revision, cache and token for the Hub.
 
@@ -133,11 +133,11 @@ def build_backbone(
 def load_recorded(
     folder: str | Path, record: Mapping[str, Any], base: str | None, options: LoadOptions | None
 ) -> Backbone:
-    """Load the encoder of a model folder, and check that it is the recorded encoder.
+    """Load the encoder of a model folder, and check that it is the encoder that the folder's manifest records.
 
     Args:
         folder: The model folder.
-        record: The manifest of the folder.
+        record: The manifest (`dcpcse.json`) of the folder.
         base: Current location of the frozen encoder. None: the recorded location.
         options: Revision, cache and token for the Hub.
 
@@ -155,7 +155,10 @@ def load_recorded(
 
     def require_same(source: EncoderSource) -> None:
         if source.fingerprint != record["backbone"]["fingerprint"]:
-            raise UserError(f"the encoder in {encoder_folder} is not the trained encoder; copy the folder again")
+            raise UserError(
+                f"the weights in {encoder_folder} have changed since the trained encoder was saved; copy the folder "
+                "again"
+            )
 
     return load_backbone(str(encoder_folder), tokenizer=str(folder), options=options, require=require_same)
 
@@ -333,8 +336,8 @@ def _load(
         raise UserError(WITH_ADAPTER.format(name_or_path))
     for key, shape, expected in sorted(info["mismatched_keys"]):
         raise UserError(
-            f"{name_or_path}: {key} has the shape {tuple(shape)}, but config.json requires {tuple(expected)}; the "
-            "weights and the configuration belong to different encoders"
+            f"{name_or_path}: {key} has the shape {tuple(shape)}, but config.json requires {tuple(expected)}: the "
+            "weights and the configuration belong to different encoders; copy the encoder again"
         )
     return model, set(info["missing_keys"])
 
@@ -346,7 +349,7 @@ def _from_pickles(auto: type, weights: WeightFiles, how: Mapping[str, Any]) -> t
     model, info = kind.from_pretrained(None, state_dict=weights.read_pickles(), **how)
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # until then, many tensors are mapped from a file that may change
-    notify(f"{weights.files[0].parent / weights.name}: a pickle; its tensors were read without running code in it")
+    notify(f"{weights.files[0].parent / weights.name} is a pickle; its tensors were read without running its code")
     return model, info
 
 
@@ -383,9 +386,10 @@ def _load_with_lm_head(
     body = {key for key in missing if key.startswith(masked_lm.base_model_prefix + ".")}
     if missing - body:
         raise UserError(
-            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which {spell('do_mlm', True)}, "
-            f"{spell('org_mlp', True)}, top_k and predicted words need; give another checkpoint of the same "
-            f"vocabulary and size with {spell('lm_head', 'PATH')}, or, in training, {spell('lm_head', 'new')}"
+            f"{name_or_path} has no masked-LM head (the weight {min(missing - body)} is missing), but "
+            f"{spell('do_mlm', True)}, {spell('org_mlp', True)}, top_k and predicted words need one; give another "
+            f"checkpoint of the same vocabulary and size with {spell('lm_head', 'PATH')}, or, in training, "
+            f"{spell('lm_head', 'new')}"
         )
     _require_none_missing(name_or_path, body)
     model = masked_lm.base_model

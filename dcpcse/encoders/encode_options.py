@@ -34,15 +34,15 @@ PROMPT_ROLES: Mapping[str, Sequence[str]] = {"query": ["query"], "document": ["d
 
 
 def prompt_of(prompts: Mapping[str, str], default: str, name: str | None) -> str:
-    """Return the text of a prompt.
+    """Return the text of a model's prompt, which is put before each text that the model encodes.
 
-    The name document also means a prompt with the name passage or corpus, as in sentence-transformers. A model without
-    a prompt for queries or documents encodes them with its default prompt.
+    If no prompt is named "document", this name finds the prompt "passage" or "corpus", as in sentence-transformers. A
+    model without a prompt for queries or documents encodes them with its default prompt.
 
     Args:
-        prompts: Name → text.
+        prompts: Maps the names of the model's prompts to their texts.
         default: The text of the default prompt.
-        name: The name of the prompt; query and document are always allowed. None: the default prompt.
+        name: The name of the prompt; "query" and "document" are always allowed. None: the default prompt.
 
     Raises:
         UserError: If there is no such prompt.
@@ -57,7 +57,7 @@ def prompt_of(prompts: Mapping[str, str], default: str, name: str | None) -> str
 
 
 class CommonKeywords(TypedDict, total=False):
-    """The keywords of all functions that encode. A new option is added here."""
+    """The types of the keyword arguments that all functions that encode accept. Add new options of encoding here."""
 
     max_length: int | None
     without: Collection[int]
@@ -67,7 +67,7 @@ class CommonKeywords(TypedDict, total=False):
 
 
 class FurtherKeywords(CommonKeywords, total=False):
-    """The keywords of `encode`, except `batch_size` and `normalize`, which are also positional arguments."""
+    """The keyword arguments of `encode`, except `batch_size` and `normalize`, which can also be positional."""
 
     truncate_dim: int | None
 
@@ -80,26 +80,26 @@ class PrecisionKeywords(FurtherKeywords, total=False):
 
 
 class SentenceTransformersKeywords(PrecisionKeywords, total=False):
-    """The keywords of `SentenceEncoder.encode`, with the additional names of sentence-transformers."""
+    """The keyword arguments of `SentenceEncoder.encode`, including two that are named as in sentence-transformers."""
 
     normalize_embeddings: bool
     show_progress_bar: bool | None
 
 
 class UnsizedKeywords(CommonKeywords, total=False):
-    """The keywords of functions that accept several sizes instead of `truncate_dim`."""
+    """The keyword arguments of functions such as `evaluate`, which accept several sizes instead of `truncate_dim`."""
 
     batch_size: int | None
     normalize: bool | None
 
 
 class EncodeKeywords(FurtherKeywords, UnsizedKeywords, total=False):
-    """The fields of `EncodeOptions` as keywords of functions: `**options: Unpack[EncodeKeywords]`."""
+    """The fields of `EncodeOptions` as keyword arguments of a function: `**options: Unpack[EncodeKeywords]`."""
 
 
 @dataclass(kw_only=True)
 class EncodeOptions(Options):
-    """How texts are encoded.
+    """The options with which texts are encoded to vectors.
 
     Functions of the Python interface accept the fields as keywords. Commands inherit the fields as options. Functions
     and commands then pass an object of this class on.
@@ -115,8 +115,8 @@ class EncodeOptions(Options):
         truncate_dim: Shorten vectors to this number of first values, before scaling. None: all values.
         without: Ids of tokens to remove from all texts. Special tokens are not removed.
         show_progress: Whether to show a progress bar.
-        prompt_name: Name of the prompt of the model (`prompt_of`), a text that is put before each text. None: the
-            default prompt of the model.
+        prompt_name: Name of the model's prompt (`prompt_of`) that is put before each text. None: the default prompt
+            of the model.
         prompt_text: Text that is put before each text, instead of a prompt of the model.
     """
 
@@ -143,9 +143,9 @@ class EncodeOptions(Options):
     prompt_text: str | None = option(None, "Text before each text.", python_only=True, text=True)
 
     def check(self) -> None:
-        """Raise OptionError if `without` contains other values than token ids, or if both prompt options are given."""
+        """Raise OptionError if `without` is not a list of token ids, or if both prompt options are given."""
         if self.prompt_name is not None and self.prompt_text is not None:
-            raise OptionError("prompt_text", self.prompt_text, "excludes prompt_name", "give one of them")
+            raise OptionError("prompt_text", self.prompt_text, "excludes prompt_name", "give only one of them")
         ids = self.without
         if not isinstance(ids, list | tuple | set | frozenset | range | np.ndarray) or np.ndim(ids) > 1:
             raise OptionError("without", ids, "must be a list of token ids")
@@ -158,17 +158,17 @@ class EncodeOptions(Options):
 
     @staticmethod
     def encoding_fields() -> tuple[Field, ...]:
-        """Return the fields that are options of encoding; classes of commands have further fields."""
+        """Return the fields that are options of encoding, without the fields that subclasses for commands add."""
         return fields(EncodeOptions)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the given options that change vectors by more than rounding, as JSON values for a record."""
+        """Return the given options that change vectors by more than rounding, as JSON values for `read`."""
         given = {name: value for name, value in self.given().items() if name not in ("batch_size", "show_progress")}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
-        """Return the options in a record, which may have further entries. Missing options have the default value."""
+        """Return the options in a record. Missing options have the default value; other entries are ignored."""
         names = {kind.name for kind in fields(cls) if kind.init}
         return cls(**{name: value for name, value in record.items() if name in names and value is not None})
 
@@ -188,7 +188,7 @@ class EncodeOptions(Options):
         return model.prompt_text(self.prompt_name) if self.prompt_text is None else self.prompt_text
 
     def with_prompt(self, model: Any, role: str | None = None) -> Self:
-        """Return the options with the text of the prompt in place of its name. Records then contain the text.
+        """Return these options with the text of the prompt in place of its name, so that records contain the text.
 
         Args:
             model: The model. The options are returned unchanged for an object without `prompt_text`.
@@ -200,17 +200,18 @@ class EncodeOptions(Options):
         return replace(self, prompt_name=None, prompt_text=model.prompt_text(name))
 
     def require_only(self, names: Collection[str], what: str) -> None:
-        """Raise OptionError if a given option is not in `names`.
+        """Raise OptionError if a given option is not supported.
 
         Args:
-            what: The object to which `names` belong, for the message.
+            names: Names of the supported options.
+            what: The object that supports only these options, such as "an ONNX graph", for the message.
         """
         for name in self.given():
             if name not in names:
                 raise OptionError(name, reason=f"is not an option of {what}", remedy="leave it out")
 
     def encode_with(self, model: Any) -> Callable[[Sequence[str]], Any]:
-        """Return a function of texts that calls `model.encode` with these options.
+        """Return a function that encodes a list of texts by `model.encode` with these options.
 
         Raises UserError if the model has no `encode`.
 
@@ -259,7 +260,7 @@ class EncodeOptions(Options):
 
 @dataclass(kw_only=True)
 class PrecisionOptions(EncodeOptions):
-    """How texts are encoded to vectors of a precision, as `quantize_embeddings` of sentence-transformers defines it.
+    """How texts are encoded to vectors in a precision such as int8 (`quantize_embeddings` in sentence-transformers).
 
     Args:
         precision: float32, int8, uint8, binary or ubinary (`dcpcse.encoders.quantization`).
@@ -279,7 +280,7 @@ class PrecisionOptions(EncodeOptions):
         return fields(PrecisionOptions)
 
     def check(self) -> None:
-        """Read the calibration. Raise UserError if it contains neither texts nor ranges."""
+        """Read the file of `calibration`, if it is one. Raise UserError if it contains neither texts nor ranges."""
         value = self.calibration
         if isinstance(value, str | Path):
             value = _read_calibration(Path(value))
@@ -288,7 +289,7 @@ class PrecisionOptions(EncodeOptions):
             self.calibration = strings(value) if are_texts else ranges_of("calibration", value)
 
     def calibrated(self, model: Any) -> Self:
-        """Return options with ranges as calibration. If the calibration contains texts, `model` encodes them."""
+        """Return these options with texts in `calibration` replaced by the ranges of their embeddings by `model`."""
         if self.precision not in WITH_RANGES or self.calibration is None or not isinstance(self.calibration[0], str):
             return self
         options = replace(self, precision="float32", calibration=None, show_progress=False)
@@ -300,7 +301,7 @@ class PrecisionOptions(EncodeOptions):
 
         Args:
             embeddings: The embeddings.
-            model: The model, which encodes texts of the calibration.
+            model: The model that encodes the texts of `calibration`, if there are any.
         """
         options = self.calibrated(model) if len(embeddings) else self
         return options.quantizer(embeddings).encode(embeddings)
@@ -313,7 +314,10 @@ class PrecisionOptions(EncodeOptions):
             return Quantizer.fit(self.precision, embeddings)
         ranges, size = np.array(self.calibration, dtype=np.float32), embeddings.shape[1]
         if ranges.shape[1] != size:
-            raise UserError(f"calibration: expected ranges of {size} dimensions but found {ranges.shape[1]}")
+            raise UserError(
+                f"calibration: expected ranges of {size} dimensions but found {ranges.shape[1]}; give ranges of "
+                "embeddings of this model"
+            )
         return Quantizer(self.precision, size, ranges)
 
 

@@ -23,7 +23,7 @@ from dcpcse.utils.errors import OptionError, UserError, spell
 
 @dataclass(frozen=True)
 class EmbeddingEdits:
-    """Changes to the output of the embedding layer.
+    """Changes to the output (N, L, H) of the embedding layer, for N texts of L tokens.
 
     Args:
         zeroed: Boolean (N, L, 1) or (N, L, H), true at the elements to set to zero.
@@ -43,8 +43,8 @@ class Encoder(nn.Module):
     Args:
         backbone: The pretrained encoder.
         prompt: Deep prompts. None: no deep prompts.
-        position_offset: Number of positions by which the text is shifted. In the published code, this is the prompt
-            length.
+        position_offset: Number of positions by which the text is shifted. In DCPCSE's published code, this is the
+            prompt length.
         shallow: Trained vectors at the slots of a template. None: no such vectors.
         cls_prompt: A trained vector that replaces the word embedding of the first token (D2CSE, section 3). None: the
             word embedding.
@@ -138,25 +138,25 @@ class Encoder(nn.Module):
         packing: Packing | None = None,
         pads: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Return the hidden states (N, L, H) of the last layer, as a tuple of one tensor.
+        """Return the hidden states (N, L, H) of the last layer for N texts of L tokens, as a tuple of one tensor.
 
-        All tensors are float32 or wider. Hidden states of padding are zero in a packed encoder and undefined in
-        others.
+        All tensors are float32 or wider. If the encoder skips padding (`set_packed`), hidden states of padding are
+        zero. Otherwise, they are undefined.
 
         Args:
             input_ids: Token ids (N, L).
             attention_mask: (N, L), 1 for tokens and 0 for padding.
             slots: Indices of the shallow prompts.
-            prefix: The prefix of an earlier pass, for a second pass with the same prompt dropout. None: a new prefix.
+            prefix: The prefix from `draw_prefix`, for several calls with the same prompt dropout. None: a new prefix.
             index: (N, L), the index of each token in the complete text, if parts of texts are left out. None: texts
                 are complete.
             condition: (N, H), vectors that replace the output of the embedding layer at index 0. No position or type
                 embedding is added to them (DiffCSE).
-            edits: Further changes to the output of the embedding layer.
-            as_encoder: Whether to use the trained [CLS] prompt. A discriminator's pass sets False and uses the
-                original embedding of [CLS].
-            all_layers: Whether to return the output of the embedding layer and the hidden states of all layers
-                instead.
+            edits: Changes to the output of the embedding layer, made after `condition` is inserted.
+            as_encoder: Whether to use the trained [CLS] prompt. If the encoder is used as discriminator (DiffCSE), it
+                is False, and the original embedding of [CLS] is used.
+            all_layers: Whether to return a longer tuple: the output of the embedding layer and the hidden states of
+                all layers.
             packing: The packing of the mask, if it is already computed. None: it is computed here.
             pads: Whether to compute hidden states of padding too, as in an encoder that is not packed.
 
@@ -179,10 +179,7 @@ class Encoder(nn.Module):
         """Return the backbone's inputs except the mask and the prefix. Each tensor is (N, L, ...).
 
         Args:
-            input_ids: As in `forward`.
-            slots: As in `forward`.
-            index: As in `forward`.
-            as_encoder: As in `forward`.
+            input_ids, slots, index, as_encoder: As in `forward`.
 
         Raises:
             UserError: If L exceeds the number of positions.
@@ -212,11 +209,7 @@ class Encoder(nn.Module):
             inputs: The tensors that the method `inputs` returned.
             attention_mask: As in `forward`.
             prompts: Keyword arguments of `prefix_attention`, such as `prefix`.
-            condition: As in `forward`.
-            edits: As in `forward`.
-            all_layers: As in `forward`.
-            packing: As in `forward`.
-            pads: As in `forward`.
+            condition, edits, all_layers, packing, pads: As in `forward`.
         """
         packing = self._packing(attention_mask, packing) if self.packed and not pads else None
         backbone_inputs, first = self._backbone_inputs(inputs, attention_mask, packing)
@@ -384,8 +377,8 @@ class Encoder(nn.Module):
     def trained(self) -> dict[str, Tensor]:
         """Return the trained tensors by their names in `trained.safetensors`.
 
-        Tensors that are saved in other files are left out: the backbone, a LoRA adapter and the plain table of a deep
-        prompt.
+        Tensors that have files of their own are left out: the backbone, a LoRA adapter and a table of deep prompts
+        that no projection computes.
         """
         tensors = {}
         if self.prompt is not None and self.prompt.projection is not None:

@@ -23,10 +23,10 @@ from dcpcse.utils.private.models import pack_weight, packed_linear
 
 
 class Product(Protocol):
-    """A computation of a layer's output from a copy of its weights."""
+    """A replacement for a layer's forward method that computes the output from a copy of the weights."""
 
     def takes(self, input: Tensor, *args: Any, **kwargs: Any) -> bool:
-        """Return whether the product can be computed for this input under the current autocast."""
+        """Return whether this function can compute the output for this input under the current autocast."""
         ...
 
     def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -55,7 +55,7 @@ class _Forward:
         return self.otherwise(input, *args, **kwargs)
 
     def hold(self, kind: Hashable, make: Callable[[], Product]) -> bool:
-        """Add a user of a kind of product. For the first user, make the product. Return whether it was made."""
+        """Count a context that uses the product of this kind. If it is the first, make the product and return True."""
         self.users[kind] = self.users.get(kind, 0) + 1
         if self.users[kind] > 1:
             return False
@@ -71,13 +71,13 @@ class _Forward:
 
 @contextlib.contextmanager
 def using_products(layers: Iterable[nn.Module], kind: Hashable, make: Callable[[nn.Module], Product]) -> Iterator[int]:
-    """Make layers compute their outputs with products of one kind within the context.
+    """Within the context, let layers compute their outputs from copies of their weights (see `Product`).
 
-    Contexts of the same kind share the products. The last context that ends frees them.
+    Contexts with the same `kind` share the products. The last context that ends frees them.
 
     Args:
         layers: Layers whose weights do not change.
-        kind: The kind of the products, any hashable value.
+        kind: Any hashable value that names the kind of copies, such as "prepacked".
         make: A function that makes the product of a layer.
 
     Yields:

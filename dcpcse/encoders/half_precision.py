@@ -112,9 +112,9 @@ MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
 def frozen_stacks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the stacks of layers of a module's encoders that use kernels.
+    """Yield the layer stacks (`BertEncoder` in transformers) of those encoders in a module that use Triton kernels.
 
-    The stacks are BERT-like, in float32, and frozen.
+    The stacks have BERT's structure, are in float32, and are frozen.
     """
     for part in module.modules():
         if isinstance(part, Encoder) and part.by_kernels and part.backbone.config.model_type in MODEL_TYPES:
@@ -140,7 +140,7 @@ Prompts = tuple[Tensor, Tensor]
 
 
 class StackPass(NamedTuple):
-    """Data that the layers share in a forward pass and its backward pass.
+    """Data that the layers of a `HalfStack` share in a forward pass and its backward pass.
 
     Args:
         settings: The settings of attention.
@@ -216,13 +216,13 @@ class HalfLayer:
         parts: Tensor | None,
         wanted: bool,
     ) -> Tensor | None:
-        """Write the gradient of the prompts.
-
-        Return the gradient of the states before the layer if `wanted`, else None.
+        """Return the gradient (T, H) of the hidden states before the layer if `wanted`, else None.
 
         Args:
+            gradient: The gradient (T, H) of the hidden states after the layer.
             saved: The tensors that `forward` returned for the backward pass.
-            parts: Tensor for the parts of the prompts' gradient. None: they are not computed.
+            parts: Tensor to which the gradient of the prompts is written, as in `run_backward`. None: it is not
+                computed.
         """
         kernels = self.kernels
         mask, last_mask = run.masks(self.number)
@@ -331,7 +331,7 @@ class _Stack(torch.autograd.Function):
 
 
 def import_kernels() -> Any:
-    """Return the functions that start kernels. Importing them requires Triton."""
+    """Return the functions of `prefix_kernel` and `layer_kernels` as attributes. Their import requires Triton."""
     from dcpcse.encoders.layer_kernels import add_norm, add_norm_backward
     from dcpcse.encoders.prefix_kernel import run_backward, run_forward
 

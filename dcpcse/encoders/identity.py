@@ -75,8 +75,8 @@ class OtherEncoderError(UserError):
 class EncoderSource:
     """The origin and the identity of a frozen encoder.
 
-    The last three fields are None if an earlier version of dcpcse recorded the source. `weights_file` is not part of
-    the identity.
+    `weights`, `configuration` and `weights_file` are None if an earlier version of dcpcse recorded the source.
+    `weights_file` is not part of the identity.
 
     Args:
         name_or_path: Folder or hub id.
@@ -108,9 +108,7 @@ class EncoderSource:
 
         Args:
             model: The encoder.
-            name_or_path: As in `EncoderSource`.
-            revision: As in `EncoderSource`.
-            weights_file: As in `EncoderSource`.
+            name_or_path, revision, weights_file: As in `EncoderSource`.
         """
         kind, size = model.config.model_type, model.config.hidden_size
         return cls(name_or_path, revision, kind, size, *fingerprints(model), configuration(model), weights_file)
@@ -145,7 +143,7 @@ def plain_values(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return all facts about a tokenizer that determine the ids of a text, as JSON values.
+    """Return all facts about a tokenizer that determine the token ids of a text, as JSON values.
 
     The entry `backend` is the sha256 of the rules and the vocabulary, as the installed version of tokenizers writes
     them. It is None for tokenizers written in Python. The other entries are settings, and the text and id of each
@@ -262,10 +260,11 @@ def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any
     """Yield a description of each difference between the tokenizer of a manifest and a loaded tokenizer.
 
     For a manifest of an earlier version, only the vocabularies are compared. The digests of the tokenizer's rules
-    (`backend`) are compared only if the same version of tokenizers wrote both, since versions may differ in this.
+    (`backend`) are compared only if the same version of tokenizers computed both, since versions may give different
+    digests of the same rules.
 
     Args:
-        recorded: The manifest.
+        recorded: The manifest (`dcpcse.json`) of a model folder.
         current: The `tokenizer_record` of the loaded tokenizer.
     """
     if recorded["vocabulary"] != current["vocabulary"]:
@@ -279,7 +278,7 @@ def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any
 
 
 def tell_unrecorded(folder: str | Path, record: Mapping[str, Any]) -> None:
-    """Log a warning about the facts that cannot be checked because an earlier version wrote the folder.
+    """Log a warning that lists the facts about encoder and tokenizer that an earlier version did not record.
 
     Args:
         folder: The model folder.
@@ -351,7 +350,7 @@ def identity(model: nn.Module) -> dict[str, Any]:
 
 
 def current_identity(model: nn.Module) -> dict[str, Any]:
-    """Return the current identity of the model, after conversion to JSON and back.
+    """Return the `identity` of a model as JSON stores it, with lists in place of tuples.
 
     The identity is computed again only if the model may have changed since the last call.
     """
@@ -395,8 +394,8 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 def unrecorded(recorded: Mapping[str, Any]) -> list[str]:
     """Return the names of the facts that are missing in an identity because an earlier version recorded it.
 
-    An earlier version recorded none of these facts. If only some of them are missing, the record is damaged, and the
-    result is empty.
+    The earlier version recorded none of the facts in `LATER_KEYS`. If only some of them are missing, the identity is
+    damaged, and the result is empty.
     """
     return [] if any(name in recorded for name in LATER_KEYS) else list(LATER_KEYS)
 

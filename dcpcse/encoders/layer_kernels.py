@@ -21,13 +21,14 @@ _COMPILED: dict[Hashable, Any] = {}
 
 
 def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], case: Hashable, **options: Any) -> None:
-    """Run a kernel with all arguments in order.
+    """Run a Triton kernel with the given arguments.
 
     To find the compiled kernel, Triton inspects each argument, which needs more time than many kernels. This function
     finds the kernel by `case` instead. Pointers must be multiples of 16 bytes, as in new tensors.
 
     Args:
         grid: Numbers of programs in three dimensions, as in Triton.
+        arguments: All arguments of the kernel, in the order of its parameters.
         case: Everything for which Triton compiles a separate kernel: the device, the dtypes of tensors, which
             arguments are None, all constants and some integers.
         options: Options with which Triton compiles the kernel.
@@ -134,6 +135,7 @@ def add_norm(
     """Return LayerNorm(residual + dropout(states)), (T, H), and the two tensors that `add_norm_backward` needs.
 
     Args:
+        states, residual: Hidden states (T, H) of T tokens.
         weight, bias: (H,), float32.
         seed: (1,) int64, the seed of Philox.
         number: Number of the mask. Masks with the same seed and different numbers differ.

@@ -98,7 +98,7 @@ def require_peft(what: str) -> None:
 
 
 def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of the linear layers for an adapter, without the number of the encoder layer.
+    """Return the names of the linear layers to which a LoRA adapter is added, without the number of the encoder layer.
 
     Args:
         backbone: The encoder.
@@ -158,9 +158,9 @@ def _shortest(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
-    """Return a copy of the backbone with an adapter.
+    """Return a copy of the backbone with a new LoRA adapter.
 
-    The copy shares the frozen weights, and the first updates are zero.
+    The copy shares the frozen weights. Before training, its outputs are unchanged, since B · A is zero.
 
     Args:
         backbone: The encoder.
@@ -177,7 +177,10 @@ def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
     )
     linear = _linear_layers(backbone)
     if missing := [end for end in lora.target_modules if not _matching(linear, (end,))]:
-        raise UserError(f"the encoder has no linear layer {missing[0]}, which the LoRA adapter changes")
+        raise UserError(
+            f"the encoder has no linear layer {missing[0]}, which the LoRA adapter changes; give the encoder on which "
+            "the adapter was trained"
+        )
     result = inject_adapter_in_model(config, _sharing_copy(backbone), _ADAPTER)
     for matrix in lora_weights(result).values():
         matrix.data = matrix.data.float()  # peft creates them in the type of the frozen weights

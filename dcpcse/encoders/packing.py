@@ -18,7 +18,7 @@ class TensorGroup:
     """Base class of dataclasses whose tensors move to another device together."""
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """Return a copy with `change` applied to every tensor and every group. None stays None."""
+        """Return a copy with `change` applied to every field: a tensor or another group. None stays None."""
         return type(self)(**{name: part if part is None else change(part) for name, part in vars(self).items()})
 
     def to(self, device: torch.device | str, **options: Any) -> Self:

@@ -21,8 +21,9 @@ def kept(
 ) -> Tensor:
     """Return the boolean mask (texts, heads, rows, columns) of the elements that dropout keeps.
 
-    A counter gives four random numbers of 32 bits, for four elements in one thread of a kernel. For attention weights,
-    the elements are columns 2c and 2c + 1 of rows r and r + 8. For prompts, they are columns 4c to 4c + 3 of one row.
+    Philox turns each counter into four random numbers of 32 bits, for four elements in one thread of a kernel. For
+    attention weights, the elements are columns 2c and 2c + 1 of rows r and r + 8. For prompts, they are columns 4c to
+    4c + 3 of one row.
 
     Args:
         seed: The seed of the masks, which is the key of Philox.

@@ -176,10 +176,10 @@ WITHOUT_TEMPLATE = tuple(name for name, pooler in POOLERS.items() if not pooler.
 
 
 def describe_poolers(*, untrained: bool = False) -> str:
-    """Return the descriptions of the poolers that can be trained without templates, for --help.
+    """Return a text for --help that describes the poolers that need no template.
 
     Args:
-        untrained: Whether to describe all poolers and representations of evaluation.py instead.
+        untrained: Whether to describe all poolers and the representations without training, as for evaluation.py.
     """
     trained = {name: POOLERS[name].help for name in WITHOUT_TEMPLATE}
     described = {name: pooler.help for name, pooler in POOLERS.items()} | UNTRAINED if untrained else trained

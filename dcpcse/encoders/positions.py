@@ -38,8 +38,8 @@ class Positions:
         first: Position id of the first token.
         padding_idx: The position id of padding in backbones that count only real tokens (RoBERTa). None for other
             backbones.
-        rotary: Whether positions are rotary and texts always begin at 0. An offset would only rotate the keys of the
-            prompts, which are trained.
+        rotary: Whether positions are rotary (RoPE) and texts always begin at 0. Shifting the texts would have the same
+            effect as rotating the keys of the prompts, which are trained anyway.
     """
 
     size: int
@@ -52,13 +52,13 @@ class Positions:
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:
-        """Return the position ids (N, L) of a text that is shifted.
+        """Return the position ids (N, L) of the tokens of N texts that are shifted.
 
         transformers 4.2.1, which the papers use, assigns the same ids to a text after `offset` cached tokens.
 
         Args:
             input_ids: Token ids (N, L).
-            offset: Number of positions by which the text is shifted.
+            offset: Number of positions by which the texts are shifted.
         """
         if self.padding_idx is None:
             steps = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -77,9 +77,10 @@ class Positions:
 
 
 def positions_of(backbone: PreTrainedModel) -> Positions:
-    """Return how a backbone numbers tokens, by its position table. A backbone without a table must be rotary.
+    """Return how a backbone numbers its tokens.
 
-    Decoders are rotary too, but their texts can be shifted: in transformers, the text follows the keys in a cache.
+    A backbone without a table of position embeddings has rotary positions. For decoders, `rotary` is False
+    nevertheless, since their texts can be shifted: in transformers, positions continue those of the cached keys.
     """
     if backbone.config.model_type in DECODERS:
         return Positions(size=backbone.config.max_position_embeddings)
@@ -95,10 +96,11 @@ class MPNetSelfAttention(modeling_mpnet.MPNetSelfAttention):
     """MPNet's attention, which adds a learned bias for each distance and head to the attention scores."""
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None, position_bias: Tensor, **options: Any) -> Tensor:
-        """Return the output (N, L, H).
+        """Return the output of the attention for hidden states, both (N, L, H).
 
         Args:
-            position_bias: (1, heads, width, width), the same in all layers.
+            position_bias: (1, heads, width, width), the bias for each pair of positions in the longest text. It is the
+                same in all layers.
         """
         states = _heads(hidden, (self.q, self.k, self.v), self.num_attention_heads)
         return self.o(_attend(self, states, attention_mask, lambda query, key: position_bias, **options))
@@ -149,7 +151,7 @@ class DisentangledSelfAttention(modeling_deberta_v2.DisentangledSelfAttention):
         rel_embeddings: Tensor | None,
         **options: Any,
     ) -> Tensor:
-        """Return the output (N, L, H).
+        """Return the output of the attention for hidden states, both (N, L, H).
 
         Args:
             relative_pos, rel_embeddings: As in transformers. None without relative positions.

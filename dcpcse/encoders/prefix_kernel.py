@@ -44,7 +44,7 @@ DTYPES = (torch.bfloat16, torch.float16, *([torch.float32] if INTERPRETED else [
 
 @dataclass(frozen=True)
 class Launch:
-    """The settings with which a kernel is launched. They change only the order of sums.
+    """The settings with which a kernel is launched. They change the speed, and the results only by rounding.
 
     Args:
         block: Number of tokens in a block of queries or keys.
@@ -65,10 +65,10 @@ Prompts = tuple[Tensor, Tensor]
 
 @dataclass
 class Settings:
-    """Settings of attention in a pass over a batch, which all layers with the same window share.
+    """Settings of the attention over N texts in a forward pass, which all layers with the same window share.
 
     Args:
-        starts: (N + 1,) int32, the index of the first token of each text, then the number of all tokens.
+        starts: (N + 1,) int32, the index of the first token of each text, then the number T of all tokens.
         longest: Number of tokens of the longest text, or any larger number.
         scale: Factor of the scores.
         window: Two tokens attend to each other only if their distance is below this number. None: no window.
@@ -96,10 +96,10 @@ class Settings:
     _launches: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def launch(self, query: Tensor, keys: Tensor | None, backward: bool) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """Return the grid and the keyword arguments of a kernel, computed once for all layers of the pass.
+        """Return the grid and the keyword arguments of a kernel, computed once for all layers of the forward pass.
 
         Args:
-            query: (T, heads, head_dim).
+            query: Queries (T, heads, head_dim).
             keys: Keys of the prompts, (P, heads, head_dim).
             backward: Whether the kernel of the backward pass is launched.
         """
@@ -467,7 +467,7 @@ def _backward_kernel(
 def run_forward(
     states: Sequence[Tensor], prompts: Prompts | None, how: Settings, layer: int, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the output (T, heads, head_dim), and the base-2 logarithm of the softmax denominators, (heads, T).
+    """Compute attention. Return its output (T, heads, head_dim) and log2 of the softmax denominators, (heads, T).
 
     Args:
         states: Queries, keys and values, each (T, heads, head_dim). The stride of the last dimension must be 1. Other
@@ -505,9 +505,10 @@ def run_backward(
     gradients: Sequence[Tensor],
     parts: Tensor | None = None,
 ) -> None:
-    """Write the gradients of queries, keys and values, and parts of the gradient of the prompts.
+    """Write the gradients of queries, keys and values to `gradients`, and the gradient of the prompts to `parts`.
 
     Args:
+        states, prompts, how, layer: As in `run_forward`.
         out, lse: The results of `run_forward`.
         gradient: The gradient of the output.
         gradients: Three tensors (T, heads, head_dim) with equal strides, such as the thirds of a tensor (T, 3, heads,
@@ -606,7 +607,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
     if how.prompt_counts is not None and any(
         part is not None and part.requires_grad and torch.is_grad_enabled() for part in (keys, values)
     ):
-        raise ValueError("prompts that are chosen by index cannot be trained")
+        raise ValueError("prompts of several adapters in one batch cannot be trained; train one adapter at a time")
     return _Attention.apply(query, key, value, keys, values, how, layer)
 
 
@@ -617,7 +618,7 @@ def supports(kind: str, dtype: torch.dtype, head_dim: int, prompts: int) -> bool
 
 
 class KernelAttention:
-    """Attention over the packed texts of a batch. The layers of a forward pass share the settings."""
+    """Implements `PackedAttention` by the kernels of this module, for one forward pass with shared settings."""
 
     def __init__(self, packing: Packing) -> None:
         self._packing = packing
@@ -625,7 +626,7 @@ class KernelAttention:
         self._settings: dict[Any, Settings] = {}
 
     def takes(self, query: Tensor, prefix: Prefix | None) -> bool:
-        """Return whether the kernels compute attention with these queries (1, heads, T, head_dim) and this prefix."""
+        """Return whether the kernels support these queries (1, heads, T, head_dim) and this prefix."""
         if not isinstance(prefix, TablePrefix | None):
             return False
         return supports(query.device.type, query.dtype, query.shape[3], 0 if prefix is None else prefix.most_prompts)
@@ -640,10 +641,10 @@ class KernelAttention:
         scale: float | None,
         dropout: float,
     ) -> Tensor:
-        """Return the output (1, T, heads, head_dim).
+        """Compute the attention of a layer, and return its output (1, T, heads, head_dim).
 
         Args:
-            states: Queries, keys, values, each (1, heads, T, head_dim).
+            states: Queries, keys and values, each (1, heads, T, head_dim).
             prefix, layer, window, scale, dropout: As in `PackedAttention.attend`.
         """
         query = states[0]

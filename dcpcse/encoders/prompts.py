@@ -148,11 +148,12 @@ class DeepPrompt(nn.Module):
         return _by_layer(self._drawn(rows), self.shape)
 
     def for_kernels(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
-        """Return the prefix of `forward`, as a table if kernels can read it. A table is not copied for each row.
+        """Return a prefix as `forward` does, but in the form that attention kernels need (`TablePrefix`).
+
+        In this form, the prompts are not copied for each sequence. `VectorPrompt` has no such form.
 
         Args:
-            rows: As in `forward`.
-            backbone: As in `forward`.
+            rows, backbone: As in `forward`.
         """
         rate = self.dropout.p if self.dropout.training else 0.0
         return SharedPrefix(self.table(), self.shape, rows, rate)
@@ -193,7 +194,7 @@ class SharedPrefix(TablePrefix):
     """The prefix of a batch whose rows have the same prompts with different dropout masks.
 
     The masks are a function of a seed and are computed when the prefix is used. Kernels compute the masks themselves.
-    Other attention functions get the keys and values of each row from this class. All therefore use the same prompts.
+    Attention without kernels gets the keys and values of each row from this class. Both use the same masks.
 
     Args:
         table: The table (P, width) of the prompts.
@@ -223,8 +224,8 @@ class SharedPrefix(TablePrefix):
 class MixedPrefix(TablePrefix):
     """The prefix of a batch whose rows have different prompts, for eval mode (without dropout).
 
-    The prompts are tables of keys and values (`DeepPrompt.as_keys_values`). The rows of a layer are built when the
-    layer is accessed, since the rows of all layers would need much memory.
+    The prompts are tables of keys and values (`DeepPrompt.as_keys_values`). The keys and values of each row are copied
+    for one layer at a time, when the layer is accessed, since copies for all layers would need much memory.
 
     Args:
         prompts: The prompt of each group of rows. None for a group without prompts. At least one prompt must not be

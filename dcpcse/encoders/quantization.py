@@ -28,7 +28,10 @@ CELLS = 255
 
 @dataclass(frozen=True, eq=False)
 class Quantizer:
-    """Convert embeddings (N, H) to codes (N, W) of a precision, and back.
+    """Convert embeddings (N, H) to codes (N, W) in a precision with fewer bits, and back.
+
+    A code of int8 or uint8 is the number of one of the 255 cells that divide the range of a dimension (W = H). A code
+    of binary or ubinary contains eight signs.
 
     Args:
         precision: float32, int8, uint8, binary or ubinary.
@@ -51,7 +54,8 @@ class Quantizer:
         if precision in WITH_RANGES and len(embeddings):
             if len(embeddings) == 1:
                 reason = "needs the ranges of several embeddings"
-                raise OptionError("precision", precision, reason, "give calibration: texts, or the ranges")
+                remedy = "give calibration: texts, or the range of each dimension"
+                raise OptionError("precision", precision, reason, remedy)
             ranges = np.stack([embeddings.min(0), embeddings.max(0)]).astype(np.float32)
         return cls(precision, embeddings.shape[1], ranges)
 
@@ -85,7 +89,7 @@ class Quantizer:
         return (cells if self.precision == "uint8" else cells - 128).astype(self.dtype)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return float32 vectors (N, H) of unit length: the middle of each cell, or the signs."""
+        """Return float32 vectors (N, H) of unit length, with the middles of the cells or the signs as values."""
         if self.is_binary:
             vectors = 2 * self.cells(codes) - 1
         else:
@@ -94,7 +98,7 @@ class Quantizer:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     def cells(self, codes: np.ndarray) -> np.ndarray:
-        """Return the numbers of the cells (N, H), or signs as 0 and 1, in float32.
+        """Return codes as float32 numbers (N, H): the codes themselves or, for binary codes, 1 or 0 for each sign.
 
         The inner product of these numbers and `weights(query)` is proportional to the inner product of the decoded
         vector and the query, plus a constant that is the same for all codes.
@@ -103,7 +107,7 @@ class Quantizer:
         return cells.astype(np.float32)
 
     def weights(self, queries: np.ndarray) -> np.ndarray:
-        """Return the vectors (Q, H) by which `cells` are multiplied for queries (Q, H). For binary codes: signs."""
+        """Return vectors (Q, H) whose inner products with `cells(codes)` rank the codes for Q queries (Q, H)."""
         return np.where(queries > 0, 1, -1).astype(np.float32) if self.is_binary else queries * self._steps
 
     def stored(self, codes: np.ndarray) -> "Vectors":
@@ -111,7 +115,7 @@ class Quantizer:
         return codes if self.precision == "float32" else QuantizedVectors(codes, self)
 
     def bits(self, codes: np.ndarray) -> np.ndarray:
-        """Return binary codes as bytes (N, W) whose bits are the signs."""
+        """Return binary codes as uint8 (N, W). A bit is 1 where the embedding is positive."""
         return codes if codes.dtype == np.uint8 else codes.view(np.uint8) ^ np.uint8(128)
 
     @property
@@ -123,7 +127,7 @@ class QuantizedVectors:
     """Unit vectors (N, H) that are stored as codes (N, W). Rows are decoded when they are read.
 
     Args:
-        codes: The codes, in memory or mapped.
+        codes: The codes (N, W), in memory or memory-mapped from a file.
         quantizer: The quantizer that computed the codes.
     """
 

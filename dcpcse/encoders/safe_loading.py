@@ -42,7 +42,7 @@ _BUILT_IN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
 
 
 def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
-    """Raise UserError if a configuration requires external attention, quantised weights or custom weight files.
+    """Raise UserError if a configuration requires an attention kernel from the Hub, quantised weights or custom files.
 
     Args:
         name_or_path: Folder or hub id, for the message.
@@ -51,7 +51,8 @@ def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
     backend = attention_of(config)
     if backend not in _BUILT_IN_ATTENTION:
         raise UserError(
-            f"{name_or_path}: config.json requires the attention {backend!r}, which is external code; remove the entry"
+            f"{name_or_path}: config.json requires the attention {backend!r}, which is external code; remove it from "
+            "the file"
         )
     for name, what in _REJECTED_SETTINGS.items():
         if getattr(config, name, None) is not None:
@@ -67,10 +68,10 @@ def require_no_pipes(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """The weights of an encoder.
+    """The files with the weights of an encoder.
 
     Args:
-        name: Name of the file with the weights or, for several files, of their index.
+        name: Name of the file or, if the weights are in several files, of their index.
         files: Paths of the files that contain the tensors.
     """
 
@@ -93,8 +94,7 @@ class WeightFiles:
 def find_weights(folder: Path) -> WeightFiles | None:
     """Return the weight files of a folder. None if the path is not a folder or the folder contains no weights.
 
-    Raises UserError if a file is outside the folder, differs in format from the index, or is a pointer of git-lfs.
-    Also raises UserError if the folder contains an adapter.
+    Raises UserError if the folder contains an adapter, if a file is a pointer of git-lfs, or as `shard_names`.
     """
     if not folder.is_dir():
         return None
@@ -112,12 +112,16 @@ def find_weights(folder: Path) -> WeightFiles | None:
 
 
 def shard_names(index: Path) -> list[str]:
-    """Return the names of the files in an index. Raise UserError if a file has a different format or folder."""
+    """Return the names of the weight files that an index lists.
+
+    Raises UserError if a file is outside the folder of the index, or if it is a pickle and the index is of safetensors
+    files (or the reverse).
+    """
     pickled = WEIGHT_FILES[index.name]
     names = sorted(set(read_object(index, WeightIndex)["weight_map"].values()))
     for name in names:
         if not name.endswith(".bin" if pickled else ".safetensors"):
             kind = "pickles (.bin)" if pickled else "safetensors files"
-            raise UserError(f"{index} lists {name!r}; give an encoder with weights in {kind} only")
+            raise UserError(f"{index} lists {name!r}, but may list only {kind}; download or save the encoder again")
         require_inside(index.parent, name)
     return names

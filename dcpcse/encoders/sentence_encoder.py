@@ -96,7 +96,7 @@ class SentenceEncoder(nn.Module):
         normalize: Whether embeddings are scaled to unit length at inference.
         max_length: Number of tokens to which `encode` truncates texts by default. None: the encoder's maximum.
         text_prefix: The default prompt: text that is put before each sentence, in training and at inference.
-        prompts: Further prompts by name, which `encode(..., prompt_name=...)` uses in place of the default prompt.
+        prompts: Texts by name, of which `encode(..., prompt_name=...)` uses one in place of the default prompt.
         method: Name of the training method, recorded in the folder.
         arguments: Options of the training method, recorded in the folder.
 
@@ -157,7 +157,7 @@ class SentenceEncoder(nn.Module):
         return self.templates[0] if self.templates else None
 
     def set_template(self, template: Template) -> None:
-        """Replace all templates by this one."""
+        """Replace all templates of the model by the given one."""
         self.templates = (TokenTemplate(template, self.tokenizer),)
 
     @property
@@ -289,7 +289,7 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Return the pooled vectors (N, H) of templates without a sentence (PromptBERT, section 4.3).
 
-        In train mode, sentences with the same length and template share the dropout masks, as in the public code.
+        In train mode, sentences with the same length and template share the dropout masks, as in PromptBERT's code.
 
         Args:
             content: (N,), the number of tokens of each sentence, on the CPU.
@@ -317,7 +317,7 @@ class SentenceEncoder(nn.Module):
             input_ids: As in `forward`.
             attention_mask: As in `forward`.
             slots: As in `forward`.
-            options: Further arguments of `Encoder.forward`.
+            options: Keyword arguments of `Encoder.forward`, such as `packing`.
         """
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
@@ -366,7 +366,7 @@ class SentenceEncoder(nn.Module):
                 also limited to 2,048 tokens on a CPU and 32,768 tokens on a GPU.
             normalize: Whether to scale the embeddings to unit length. None: the model's setting.
             convert_to_tensor: Whether to return a tensor on the device of the model in place of a numpy array.
-            options: Further fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
+            options: Fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
                 which texts are truncated. By default, this is the model's maximum (`max_tokens`), and a warning
                 reports the number of truncated texts. `without`: ids of tokens to remove from all texts. Special
                 tokens are not removed. `show_progress`: whether to show a progress bar. `truncate_dim`: number of
@@ -465,7 +465,7 @@ class SentenceEncoder(nn.Module):
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
-        """Switch denoising at inference on or off within the context. Dev sets may need a different setting."""
+        """Switch denoising at inference on or off within the context, for example to score the dev set."""
         before, self.denoising = self.denoising, replace(self.denoising, inference=inference)
         try:
             yield
@@ -654,7 +654,9 @@ class SentenceEncoder(nn.Module):
         if prompt is not None:
             wanted, shape = (prompt.shape.length, prompt.width), tuple(contents.prompts.shape)
             if shape != wanted:
-                raise UserError(f"{folder}: expected prompts {wanted} but found {shape}; {SAME_CONFIGURATION}")
+                raise UserError(
+                    f"{folder}: expected prompts of shape {wanted} but found {shape}; {SAME_CONFIGURATION}"
+                )
         with torch.no_grad():
             for _, expected, saved in parts:
                 for name, parameter in expected.items():
@@ -757,7 +759,7 @@ class SentenceEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class EncoderInputs(TensorGroup):
-    """A batch of `encode`.
+    """The inputs of the encoder for one batch of n texts in `SentenceEncoder.encode`.
 
     Args:
         input_ids: Token ids (n, L).
@@ -773,12 +775,10 @@ class EncoderInputs(TensorGroup):
 
     @classmethod
     def of(cls, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None) -> "EncoderInputs":
-        """Return the inputs with their packing, which is computed on the CPU, so no pass waits for a GPU.
+        """Return the inputs with their packing. It is computed on the CPU, so a forward pass need not wait for a GPU.
 
         Args:
-            input_ids: As in `EncoderInputs`, on the CPU.
-            attention_mask: As in `EncoderInputs`, on the CPU.
-            slots: As in `EncoderInputs`, on the CPU.
+            input_ids, attention_mask, slots: As in `EncoderInputs`, on the CPU.
         """
         return cls(input_ids, attention_mask, slots, Packing.of(attention_mask))
 
@@ -874,7 +874,10 @@ def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Den
     if final_period and not templates:
         raise UserError(f"a final period is added only to sentences in a template; give one with {spell('template')}")
     if denoising.ever and not POOLERS[pooling].needs_template:
-        raise UserError(f"denoising subtracts the template's [MASK] vector, which pooling {pooling!r} does not use")
+        raise UserError(
+            f"denoising subtracts the template's [MASK] vector, which pooling {pooling!r} does not use; choose the "
+            "pooling 'mask', or switch denoising off"
+        )
     if len({template.masks for template in templates}) > 1:
         raise UserError("the templates have different numbers of [MASK]; use the same number of [MASK] in all")
 
@@ -886,7 +889,7 @@ def plain_encoder(
     denoise: bool = False,
     final_period: bool = False,
 ) -> SentenceEncoder:
-    """Return a model of a pretrained encoder without further training, for evaluation.
+    """Return a model that uses a pretrained encoder as it is, for evaluation.
 
     With the pooler "cls", the model includes the pooling layer of the checkpoint.
 

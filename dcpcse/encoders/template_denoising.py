@@ -60,14 +60,14 @@ NO_DENOISING = Denoising()
 
 @dataclass(frozen=True)
 class TemplateOnly(TensorGroup):
-    """Templates without a sentence.
+    """Templates without a sentence. A full input consists of a template and a sentence.
 
     Args:
         input_ids: Token ids (K, T) of K templates.
         attention_mask: (K, T), 1 for tokens and 0 for padding.
-        index: (K, T), indices of the tokens in the full input.
+        index: (K, T), index of each token in the full input.
         slots: The slots of the templates.
-        case_of: (N,), for each of the N full inputs, the row of its template.
+        case_of: (N,), for each full input, the row of its template in `input_ids`.
         packing: The packing of the mask. None if the encoder is not packed.
     """
 
@@ -88,7 +88,7 @@ def render_template_only(
     shifted: bool = True,
     packed: bool = False,
 ) -> TemplateOnly:
-    """Render the templates of N full inputs without the sentences, on the CPU.
+    """Return the templates of N full inputs (template and sentence) without the sentences, on the CPU.
 
     Inputs with the same template and the same number of sentence tokens share a row.
 
@@ -114,11 +114,11 @@ def render_template_only(
 
 
 def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
-    """Return a boolean mask (N, length) that is true at the tokens of the sentences, in rows with templates.
+    """Return a boolean mask (N, length) that is true at the tokens of the sentences in N rendered templates.
 
     Args:
         templates: The templates.
-        slots: The slots of the rows, on the CPU. The mask is also on the CPU.
+        slots: The slots of the N texts, on the CPU. The mask is also on the CPU.
         length: Number of columns L.
     """
     starts = torch.tensor([len(template.before) for template in templates])
@@ -128,11 +128,11 @@ def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: in
 
 
 def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
-    """Return the mask (N, length) of template tokens, without sentences, [CLS] and [SEP] (ConPVP's code).
+    """Return an int64 mask (N, length), 1 at the templates' tokens except [CLS] and [SEP], else 0 (ConPVP's code).
 
     Args:
         templates: The templates.
-        slots: The slots of the rows, on the CPU. The mask is also on the CPU.
+        slots: The slots of the N texts, on the CPU. The mask is also on the CPU.
         length: Number of columns L.
     """
     first, last = templates[0].frame  # determined by the tokenizer, so the same in all templates

@@ -252,7 +252,7 @@ class TokenTemplate:
         return (*before, *(len(self.before) + content + index for index in after))
 
     def contents(self, sentences: Sequence[str], room: int) -> tuple[list[list[int]], int]:
-        """Return the ids of sentences and the number of truncated sentences.
+        """Return the token ids of each sentence, without the template, and the number of truncated sentences.
 
         Args:
             sentences: The sentences.
@@ -261,13 +261,16 @@ class TokenTemplate:
         return sentence_ids(self._tokenizer, sentences, room, self.lead)
 
     def wrap(self, content: Sequence[int]) -> Rendered:
-        """Insert the ids of a sentence, without special tokens, into the template."""
+        """Insert a sentence, given as its token ids without special tokens, into the template."""
         ids, count = [*self.before, *content, *self.after], len(content)
         return Rendered(ids, self.masks(count), len(self.before), count, self.prompts(count))
 
 
 def with_final_period(sentence: str) -> str:
-    """Add a period to a sentence unless it ends with a period, question mark or quotation mark (PromptBERT)."""
+    """Return a sentence with a final period, as in PromptBERT.
+
+    No period is added after a period, a question mark or a quotation mark.
+    """
     text = sentence.strip()
     return f"{text}." if text and text[-1] not in SENTENCE_ENDS else text
 
@@ -275,19 +278,19 @@ def with_final_period(sentence: str) -> str:
 def sentence_ids(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], room: int, lead: str
 ) -> tuple[list[list[int]], int]:
-    """Return the ids of sentences without special tokens, and the number of truncated sentences.
+    """Return the token ids of each sentence without special tokens, and the number of truncated sentences.
 
     Args:
         tokenizer: The tokenizer.
         sentences: The sentences.
-        room: The maximum number of tokens.
+        room: The maximum number of tokens of a sentence.
         lead: The text before each sentence, such as a space, which belongs to the first word of the sentence.
     """
     return tokenize(tokenizer, [lead + sentence.strip() for sentence in sentences], room, special=False)
 
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Return the special tokens that the tokenizer puts before and after a text."""
+    """Return the ids of the special tokens that the tokenizer puts before and after a text."""
     text = "a"
     if not (word := tokenizer(text, add_special_tokens=False)["input_ids"]):
         # Without an unknown token, a tokenizer leaves out letters of scripts that are not in its vocabulary.

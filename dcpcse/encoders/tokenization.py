@@ -27,8 +27,8 @@ class TokenIds:
     """The token ids of N sentences.
 
     Args:
-        values: (T,), the ids of all sentences, one sentence after another.
-        lengths: (N,), number of ids of each sentence.
+        values: (T,), the token ids of all sentences, one sentence after another.
+        lengths: (N,), number of tokens of each sentence.
     """
 
     values: np.ndarray
@@ -50,7 +50,7 @@ class TokenizedTexts:
     """Texts as token ids, including the tokens of templates.
 
     Args:
-        ids: The ids of each text.
+        ids: The token ids of each text.
         truncated: Number of texts that were truncated.
         slots: The slots of the templates. None without templates.
     """
@@ -63,7 +63,7 @@ class TokenizedTexts:
         return len(self.ids)
 
     def batch(self, rows: Sequence[int], pad_id: int) -> tuple[Tensor, Tensor, Slots | None]:
-        """Return padded ids and mask (n, L) of some texts, and the slots of the templates (None without templates).
+        """Return padded token ids (n, L) and mask (n, L) of n texts, and the slots of their templates, or None.
 
         Args:
             rows: Indices of the n texts.
@@ -113,8 +113,7 @@ def _drop(ids: list[int], removed: Collection[int]) -> list[int]:
 def default_batch_size(device_type: str) -> int | None:
     """Return the maximum number of texts per batch on a type of device, such as "cpu".
 
-    There is no maximum (None) for other devices than a CPU, since a small batch of short texts would not keep them
-    busy.
+    Only a CPU has a maximum. For a GPU, the result is None, since a small batch of short texts would not keep it busy.
     """
     return CPU_ROWS if device_type == "cpu" else None
 
@@ -141,12 +140,12 @@ def batches(lengths: Sequence[int], rows: int | None, tokens: int) -> Iterator[l
 
 
 def pad(ids: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return input ids and mask, both int64 (N, L).
+    """Pad N texts on the right. Return their token ids and the attention mask, both int64 (N, L).
 
     Args:
-        ids: The ids of N rows.
+        ids: The token ids of the N texts.
         pad_id: Token id of padding.
-        length: Number of columns L. None: the length of the longest row.
+        length: Number of columns L. None: the length of the longest text.
     """
     import torch  # imported here because encoding with an ONNX file does not need it
 

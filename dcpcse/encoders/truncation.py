@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def tokenize(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, *, special: bool = True
 ) -> tuple[list[list[int]], int]:
-    """Return the ids of each text, truncated to `max_length` tokens, and the number of truncated texts.
+    """Return the token ids of each text, truncated to `max_length` tokens, and the number of truncated texts.
 
     The ids are the same as in `tokenizer(texts, truncation=True, max_length=max_length)`.
 
@@ -42,9 +42,7 @@ def truncated_ids(
 
     Args:
         words: The tokenizer, in which truncation and padding are switched off.
-        texts: As in `tokenize`.
-        max_length: As in `tokenize`.
-        special: As in `tokenize`.
+        texts, max_length, special: As in `tokenize`.
         side: The end of the text at which tokens are removed, "right" or "left".
     """
     rows, truncated = [], 0
@@ -62,7 +60,7 @@ def truncated_ids(
 
 
 def configuration(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return a text with everything that determines the ids of `tokenize`; None for a tokenizer written in Python."""
+    """Return a string that identifies the results of `tokenize`; None for a tokenizer written in Python."""
     return f"{tokenizer.truncation_side} {_without_settings(tokenizer).to_str()}" if tokenizer.is_fast else None
 
 

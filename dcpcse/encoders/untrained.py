@@ -62,11 +62,11 @@ FREQUENT_BYTE_LEVEL = (
 
 
 class TokenTable(nn.Module):
-    """Replacement for an `Encoder`. The hidden states are rows of an embedding matrix.
+    """Replacement for an `Encoder`, in which the hidden state of a token is its row in an embedding matrix.
 
     Args:
         backbone: The pretrained encoder.
-        weight: The matrix (V, H).
+        weight: The matrix (V, H) for the V tokens of the vocabulary.
     """
 
     prompt = None
@@ -133,11 +133,11 @@ class StaticEncoder(SentenceEncoder):
 
 
 def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] = ()) -> SentenceEncoder:
-    """Build a `StaticEncoder` from an embedding matrix or output matrix.
+    """Build a `StaticEncoder` from the word embeddings of an encoder or the output matrix of its masked-LM head.
 
     Args:
         backbone: The pretrained encoder.
-        matrix: The module with the matrix.
+        matrix: The module whose `weight` is the matrix.
         remove: Kinds of tokens to exclude, such as "subword" (PromptBERT, Table 3). For "case", sentences are
             converted to lower case instead, so no word is lost (appendix A.1).
     """
@@ -161,7 +161,7 @@ def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> 
     removed: set[int] = set()
     for name in remove:
         if name not in BIASES:
-            raise UserError(f"unknown bias {name!r}; choose from: {', '.join(BIASES)}")
+            raise UserError(f"unknown kind of tokens {name!r} to remove; choose from: {', '.join(BIASES)}")
         removed |= {index for token, index in vocabulary.items() if BIASES[name](token, vocabulary)}
     return removed
 
@@ -199,7 +199,7 @@ class TopKAverage(nn.Module):
     """Mean of the static embeddings of the k most probable tokens, weighted by probability (PromptBERT, eq. 3).
 
     Args:
-        lm_head: Predicts the tokens.
+        lm_head: The masked-LM head that predicts the tokens.
         embeddings: Static token embeddings (V, H).
         k: Number of tokens.
     """
@@ -239,7 +239,7 @@ def predict_tokens(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[
 
     Args:
         model: The model, with a template.
-        lm_head: Predicts the tokens.
+        lm_head: The masked-LM head that predicts the tokens.
         sentences: The sentences.
         k: Number of tokens per sentence.
     """
@@ -252,14 +252,12 @@ def predict_tokens(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings of a representation, except the name.
+    """The settings with which embeddings are computed without training (see `Representation`).
 
     Args:
-        template: As in `plain_encoder`.
-        denoise: As in `plain_encoder`.
-        final_period: As in `plain_encoder`.
+        template, denoise, final_period: As in `plain_encoder`.
         remove: Kinds of tokens that static embeddings exclude (see `static_encoder`).
-        top_k: Number of tokens to average.
+        top_k: Number of most probable tokens whose embeddings are averaged, for the representation "top_k".
     """
 
     template: Template | None = None
@@ -271,12 +269,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Representation:
-    """How a representation is built.
+    """A way to compute embeddings with a pretrained encoder without training, such as "avg" or "static".
 
     Args:
-        build: The function that builds the representation.
-        takes: Names of the settings that have an effect on the representation.
-        needs_lm_head: Whether the representation needs a masked-LM head.
+        build: The function that returns a model with these embeddings.
+        takes: Names of the fields of `Choice` that have an effect on the embeddings.
+        needs_lm_head: Whether the embeddings need a masked-LM head.
     """
 
     build: Callable[[Backbone, Choice], SentenceEncoder]
@@ -316,10 +314,10 @@ REPRESENTATIONS: Mapping[str, Representation] = {
 
 
 def build_representation(name: str, backbone: Backbone, choice: Choice) -> SentenceEncoder:
-    """Build a representation.
+    """Return a model that computes embeddings with a pretrained encoder without training.
 
     Args:
-        name: Name of the representation.
+        name: Name of the representation, such as "avg".
         backbone: The pretrained encoder.
         choice: Settings of the representation.
 
@@ -375,7 +373,7 @@ class WordTable(PreTrainedModel):
 
 
 class WordVectors(StaticEncoder):
-    """Mean of the vectors of a text's words. A text without known words gets the mean of the table."""
+    """A model whose embeddings are the mean of the vectors of a text's words, or of all words if none is known."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone, backbone.model.words.weight)

@@ -36,7 +36,7 @@ def import_checkpoint(
     overwrite: bool = False,
     options: "LoadOptions | None" = None,
 ) -> Imported:
-    """Read a checkpoint written by other code and save it as a model folder for `dcpcse.load`.
+    """Read a checkpoint that the code of a paper or another library wrote, and save it for `dcpcse.load`.
 
     Args:
         path: Path of the checkpoint.

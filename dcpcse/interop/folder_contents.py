@@ -41,13 +41,13 @@ _OF_ADAPTERS += ("r", "lora_alpha", "lora_dropout", "target_modules", "modules_t
 
 
 def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
-    """Return a JSON-serialisable description of a folder.
+    """Return a JSON-serialisable description of the folder of a model, an encoder, an adapter or a training.
 
-    File sizes are in bytes. Dev scores are as logged during training. Scores of evaluations are × 100.
+    File sizes are in bytes. Dev scores are in the training's unit, and scores of evaluations are × 100.
 
     Args:
         folder: The folder.
-        on_problem: A function that is called with one line for each damaged record of a run.
+        on_problem: A function that is called with a message of one line for each damaged record of a training.
 
     Raises:
         UserError: If the folder is of an unknown kind, or if the model is damaged.
@@ -126,7 +126,7 @@ def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
-    """Return whether the encoder of a model is at its recorded location (`found`), with a description (`where`).
+    """Return a dict: `found`, whether the encoder of a model is at its recorded location, and `where`, a description.
 
     `found` is None if the encoder would be downloaded.
 

@@ -106,7 +106,7 @@ class OnnxEncoder:
         Args:
             sentences: N sentences.
             batch_size: Maximum number of sentences in a batch. Batches of long sentences are smaller. None: 128.
-            normalize: Whether to scale embeddings to unit length.
+            normalize: Whether to scale embeddings to unit length. None: as the exported model does.
             options: The options of `SentenceEncoder.encode` that an exported graph supports (`OPTIONS`).
         """
         chosen = PrecisionOptions(batch_size=batch_size, normalize=normalize, **options)

@@ -116,8 +116,8 @@ class DeepPromptTransformer(InputModule):
             kwargs: Not used.
 
         Raises:
-            UserError: If `model_kwargs`, `processor_kwargs`, `config_kwargs` or `backend` has another value, if the
-                base is a different encoder, or if the folder is damaged.
+            UserError: If `model_kwargs`, `processor_kwargs`, `config_kwargs` or `backend` has a value that is not
+                allowed, if the base is not the encoder of the training, or if the folder is damaged.
         """
         rejected = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
         rejected |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}

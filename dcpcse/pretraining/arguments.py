@@ -10,8 +10,9 @@ from dcpcse.utils.option_fields import COUNT, SEEDS, Options, flag, option
 
 
 class Size(NamedTuple):
-    """The number of layers and the hidden size. Heads have 64 units; feed-forward layers are 4 times as wide as hidden
-    states.
+    """The number of layers and the hidden size of a new encoder.
+
+    Attention heads have 64 units. Feed-forward layers are 4 times as wide as hidden states.
     """
 
     layers: int
@@ -182,7 +183,7 @@ class PretrainingArguments(Options):
         if self.short_seq_length > self.max_seq_length:
             raise UserError(
                 f"{spell('short_seq_length', self.short_seq_length)} is more than "
-                f"{spell('max_seq_length', self.max_seq_length)}; lower it"
+                f"{spell('max_seq_length', self.max_seq_length)}; lower {spell('short_seq_length')}"
             )
         if self.causal_steps is None:
             self.causal_steps = CAUSAL_SHARE if self.model_name_or_path is None else 0.0

@@ -102,9 +102,9 @@ def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
 def tokenize(
     lines: Sequence[str], tokenizer: PreTrainedTokenizerFast, *, words: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the tokens (n,) of all lines, with [SEP] after each line.
+    """Return the token ids (n,) of all lines, with [SEP] after each line, and which of these n tokens start a word.
 
-    If `words` is true, also return whether each token starts a word, (n,).
+    The second array is boolean (n,). It is None if `words` is False.
     """
     ids, starts = [], []
     end = np.array([tokenizer.sep_token_id], np.int32)
@@ -131,7 +131,7 @@ IGNORED = -100
 
 
 class MaskedBatch(NamedTuple):
-    """Windows (N, L) with masks, the positions (N, K) to predict, and the labels (N, K).
+    """The token ids of windows (N, L) with masked tokens, the K positions (N, K) to predict, and the labels (N, K).
 
     A label is the original token at a position, or -100 for a position that the loss ignores.
     """
@@ -150,9 +150,9 @@ class PackedCorpus:
     """The tokens (n,) of the training text, and the masked batches of the held-out text.
 
     Args:
-        tokens: The tokens (n,) of the training text.
-        words: Whether each token starts a word, (n,), or None.
-        batches: The masked batches that measure the model.
+        tokens: The token ids (n,) of the training text.
+        words: Boolean (n,), whether each token starts a word, or None.
+        batches: The masked held-out batches, on which the model is measured.
         bits: The number of bits per character that a loss of one nat per token equals.
         facts: The entries about the text for the record of the pretraining.
     """
@@ -191,14 +191,14 @@ def grid(tokens: int, length: int) -> np.ndarray:
 
 
 class Batches(Dataset):
-    """The batches of a training, by number. A batch depends only on the seed and its number, so no batch is stored.
+    """The training batches, by number. A batch depends only on the seed and its number, so no batch is stored.
 
     All windows of a batch have the same length, without padding. There are two kinds of batches:
 
     - With probability `short_seq_prob`, the windows are short and begin with a randomly drawn sentence. The batch has
       more windows, so it has about the same number of tokens.
-    - The windows of all other batches pass through the text in random order. The last windows of a pass are left out
-      if they do not fill a batch.
+    - Otherwise, the windows cover the text in random order, again and again. The last windows of each round are left
+      out if they do not fill a batch.
     """
 
     def __init__(
@@ -303,7 +303,9 @@ class Masking:
 def held_out_batches(
     tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast, length: int, device: torch.device
 ) -> list[MaskedBatch]:
-    """Return the batches that measure the model. The same tokens are masked each time, always by the mask token.
+    """Return the masked batches of the held-out text, on which the model is measured.
+
+    The same tokens are masked in every call. All of them are replaced by the mask token.
 
     Args:
         tokens: The tokens (n,) of the held-out text.
@@ -344,7 +346,10 @@ def build_corpus(
     args: PretrainingArguments,
     device: torch.device,
 ) -> PackedCorpus:
-    """Tokenise the training lines and the held-out lines. Raises UserError if one of these parts has no tokens."""
+    """Tokenise the training lines and the held-out lines, and mask the latter.
+
+    Raises UserError if the training text has no known words, or if no held-out token is masked.
+    """
     (tokens, words), (dev, _) = tokenize(train, tokenizer, words=args.whole_word_mask), tokenize(held_out, tokenizer)
     batches = held_out_batches(dev, tokenizer, args.max_seq_length, device)
     masked = torch.cat([batch.labels[batch.labels != IGNORED] for batch in batches]).cpu().numpy()

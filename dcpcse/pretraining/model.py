@@ -58,7 +58,7 @@ def load_base(args: PretrainingArguments) -> tuple[PreTrainedModel, PreTrainedTo
     if args.max_seq_length > positions:
         raise UserError(
             f"{spell('max_seq_length', args.max_seq_length)} is longer than the {positions} positions of {name}; "
-            "lower it"
+            "lower this option"
         )
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = args.pretraining_dropout
     for module in model.modules():
@@ -84,7 +84,7 @@ def architecture(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, counts: Tensor) -> PreTrainedModel:
-    """Return a new masked language model, whose random weights are drawn with the seed of the run.
+    """Return a new masked language model, whose random weights are drawn with the seed `args.seed`.
 
     Args:
         counts (vocabulary,): Number of occurrences of each token in the training text.

@@ -70,9 +70,9 @@ class PretrainingRecord(schema.Open):
     seconds: int | float | None = schema.finite(default=None)
 
     def validate_figures(self) -> None:
-        """Raise ValueError if the figures of a finished pretraining are missing."""
+        """Raise ValueError if the pretraining is finished, but the fields `figures` or `curve` are empty."""
         if self.finished and not (self.figures and self.curve):
-            raise ValueError("is the record of a finished pretraining, but lacks its figures")
+            raise ValueError("the pretraining is finished, but its figures or curve is missing; copy the folder again")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -104,10 +104,10 @@ def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str,
 
 
 def write_card(record: Mapping[str, Any], name: str, *, picture: bool) -> str:
-    """Return the text of the card of a pretrained encoder.
+    """Return the text of the model card (README.md) of a pretrained encoder.
 
     Args:
-        picture: Whether the folder contains a picture of the curve.
+        picture: Whether the folder contains a picture of the learning curve.
     """
     options, kind = record["options"], record["architecture"]["model_type"]
     metadata = ModelCardData(
@@ -176,7 +176,7 @@ def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]
     if odd := [name for name, weight in stored.named_parameters() if not weight.isfinite().all()]:
         raise UserError(
             f"{odd[0]} has values that are not finite in {options['export_dtype']}; give "
-            f"{spell('export_dtype', 'float32')}, or if the loss is not finite, a lower {spell('learning_rate')}"
+            f"{spell('export_dtype', 'float32')} or, if the loss is not finite, a lower {spell('learning_rate')}"
         )
     stored.config = config
     with quiet():

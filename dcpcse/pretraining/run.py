@@ -103,7 +103,7 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
         for old in checkpoints_in(output).values():
             remove(old)
     unigram = "masked accuracy {masked_accuracy:.2f} %, {bits_per_character:.3f} bits per character"
-    notify(f"the encoder is in {output}; a unigram model has {unigram.format(**record['unigram'])}")
+    notify(f"the encoder is in {output}; for comparison, a unigram model has {unigram.format(**record['unigram'])}")
     return record
 
 

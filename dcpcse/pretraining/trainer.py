@@ -37,7 +37,7 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
 
     Args:
         args: The options of the pretraining.
-        measures_first: Whether the model is measured before training.
+        measures_first: Whether the model is also evaluated on the held-out text before the first step.
     """
     same = {field.name: getattr(args, field.name) for field in fields(args)}
     schedule = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
@@ -82,11 +82,11 @@ class Progress(TrainerCallback, ExportableState):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far, in all calls."""
+        """Duration of the training so far in seconds, including the time before the training was resumed."""
         return self._before + time.monotonic() - self._started
 
     def state(self) -> dict[str, Any]:
-        """Return the state that the Trainer saves."""
+        """Return the state of this callback that transformers' Trainer saves in checkpoints."""
         return {"args": {}, "attributes": {"seconds": self.seconds, "causal_steps": self.causal_steps}}
 
     def done(self, steps: float) -> float:
@@ -130,7 +130,7 @@ class MaskedLMTrainer(HookedTrainer):
 
     Args:
         masking: Draws the masks of the training batches.
-        batches: The batches of the evaluation, on the device.
+        batches: The masked batches of the held-out text, on the device of the model.
         bits: The number of bits per character that a loss of one nat per token equals.
     """
 
@@ -151,7 +151,10 @@ class MaskedLMTrainer(HookedTrainer):
         self.remove_callback(PrinterCallback)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Return the schedule of transformers. With --minutes, the schedule follows the time instead of the steps."""
+        """Return transformers' schedule of the learning rate.
+
+        With --minutes, the schedule follows the elapsed time instead of the number of steps.
+        """
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         shapes = scheduler.lr_lambdas
         scheduler.lr_lambdas = [

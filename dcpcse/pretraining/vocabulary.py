@@ -34,7 +34,10 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
 
 
 def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTokenizerFast:
-    """Prepare a tokenizer for a model with this number of positions. It neither truncates nor pads lines."""
+    """Return the tokenizer, changed so that it fits a model with this number of positions.
+
+    Truncation and padding are switched off.
+    """
     tokenizer.model_max_length = positions
     tokenizer.backend_tokenizer.no_truncation()  # a loaded tokenizer may have been saved with these settings
     tokenizer.backend_tokenizer.no_padding()

@@ -309,7 +309,7 @@ DAMAGES = {
         (rf"contains \['{BIAS}', 'head.dense.weight'\]", lambda folder: edit_record(folder, head=None)),
     ],
     "promptbert, supervised": [
-        ("is not the trained encoder", tensors("backbone/model", lambda t: t[QUERY].add_(1))),
+        ("have changed since the trained encoder was saved", tensors("backbone/model", lambda t: t[QUERY].add_(1))),
         ("lacks", tensors("backbone/model", lambda t: t.pop(QUERY))),
         ("config.json", gone("backbone/config.json")),
         ("model.safetensors is missing", lambda folder: shutil.rmtree(folder / "backbone")),

@@ -77,7 +77,7 @@ def test_an_encoder_of_pickles_is_the_one_of_safetensors(files, tiny, tmp_path, 
     assert replace(found.source, **kept) == expected.source
     name = "pytorch_model.bin.index.json" if files == "shards" else "pytorch_model.bin"
     assert found.source.weights_file == plain.source.weights_file == name
-    assert f"{name}: a pickle" in caplog.text
+    assert f"{name} is a pickle" in caplog.text
     for file in Path(place).glob("*.bin"):
         with file.open("r+b") as opened:
             opened.write(b"\xff" * file.stat().st_size)

@@ -166,7 +166,7 @@ def test_a_saved_model_is_loaded_again_and_converts_to_equal_keys_and_values(tin
 @pytest.mark.usefixtures("on_command_line")
 def test_prompts_of_keys_and_values_and_encoders_whose_projections_are_unknown_are_refused(tiny, tmp_path):
     trained_model(tiny("bert"), method="dcpcse", pre_seq_len=LENGTH).save(tmp_path)
-    refused(r"expected prompts \(4, 96\) but found \(4, 192\)", method, tiny("bert"), init_from=str(tmp_path))
+    refused(r"expected prompts of shape \(4, 96\) but found \(4, 192\)", method, tiny("bert"), init_from=str(tmp_path))
     with torch.device("meta"):
         unknown = CamembertModel(CamembertConfig(num_hidden_layers=1))
     refused("--prompt_form vectors does not support camembert encoders", layer_projections, unknown)

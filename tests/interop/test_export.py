@@ -341,7 +341,7 @@ def test_sentence_transformers_opens_a_folder_of_shortened_embeddings(options, s
 def test_what_cannot_be_shortened_is_refused(saved, tmp_path):
     (folder, _), out = saved(**PEFT["avg"]), tmp_path / "out"
     for to in ("peft", "huggingface"):
-        refused("truncate_dim cannot be part of", export, folder, to, out, truncate_dim=8)
+        refused("truncate_dim is not supported with", export, folder, to, out, truncate_dim=8)
     refused("truncate_dim=33: must be ", export, folder, "onnx", out, truncate_dim=33)
     edit_record(folder, normalize=True)
     message = "scales embeddings to unit length, and sentence-transformers would shorten"

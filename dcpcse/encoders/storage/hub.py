@@ -31,7 +31,7 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 class UnreachableError(UserError):
-    """The Hub cannot be reached, or its cache does not contain the requested files."""
+    """Raised if the Hub cannot be reached and its cache does not contain the requested files."""
 
 
 def is_hub_id(name: str | Path) -> bool:
@@ -110,7 +110,7 @@ def _require_cached_encoder(name: str, options: LoadOptions) -> None:
 
 
 def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | None:
-    """Return the local copy of a model folder on the Hub. None for local paths and for other repositories.
+    """Return the local copy of a model folder on the Hub, or None for a local path or a different repository.
 
     Only the files of the model and the files in `more` are downloaded. If the Hub cannot be reached, the copy in the
     cache is returned.
@@ -118,7 +118,7 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
     Args:
         name: Hub id or path.
         options: Revision, cache and token.
-        more: Names of further files to download.
+        more: Names of files to download in addition to the files of the model.
 
     Raises:
         UserError: If the repository or revision is unknown.
@@ -138,7 +138,7 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
 
 
 def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions) -> Path:
-    """Return the local copy of an encoder on the Hub, or of a checkpoint that other code wrote.
+    """Return the local copy of an encoder on the Hub, or of a checkpoint in a paper's format (docs/formats.md).
 
     Only the configuration, the tokenizer and one file of weights are downloaded. If the Hub cannot be reached, the
     copy in the cache is returned.
@@ -238,8 +238,10 @@ def explain_hub_errors(name: str) -> Iterator[None]:
         reason = error.server_message or first_line(error)
         if error.response.status_code >= 500:
             raise UnreachableError(f"{name}: the Hub fails ({reason}); try again later") from None
-        raise UserError(f"{name}: the Hub rejected the request ({reason})") from None
+        raise UserError(f"{name}: the Hub rejected the request ({reason}); check the name and your token") from None
     except (errors.OfflineModeIsEnabled, errors.HTTPError) as error:
-        raise UnreachableError(f"{name}: the Hub cannot be reached ({first_line(error)})") from None
+        raise UnreachableError(
+            f"{name}: the Hub cannot be reached ({first_line(error)}); check the connection, or give a local folder"
+        ) from None
     except ValueError as error:  # raised for an invalid repository name or invalid card metadata
         raise UserError(f"{name}: {' '.join(str(error).split())}") from None

@@ -42,5 +42,5 @@ class LoadOptions:
         return cls(revision, cache_dir, True if use_auth_token else None)
 
     def kwargs(self) -> dict[str, Any]:
-        """Return the options that are set, as keyword arguments."""
+        """Return the options that are not None, as keyword arguments for `from_pretrained`."""
         return {key: value for key, value in asdict(self).items() if value is not None}

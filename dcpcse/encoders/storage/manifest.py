@@ -169,7 +169,7 @@ class _OwnBackbone:
 @strict
 @dataclass(kw_only=True)
 class Manifest:
-    """The schema of `dcpcse.json`. Fields without a default are required."""
+    """The schema of a model folder's manifest, `dcpcse.json`. Fields without a default are required."""
 
     format: int = schema.between(1, FOLDER_FORMAT)
     method: str | None = schema.allowed("the name of a method (a-z, 0-9, ., _, -)", re.compile(METHOD_NAME).fullmatch)
@@ -201,7 +201,7 @@ class Manifest:
     lora_folder: str | None = schema.one_of(tuple(ADAPTERS), default=None)
 
     def validate_pairs(self) -> None:
-        """Raise ValueError if only one of two fields that belong together is null."""
+        """Raise ValueError if fields contradict each other, such as a template without settings of denoising."""
         for first, other in (("prompt", "prompts_file"), ("template", "denoising"), ("lora", "lora_folder")):
             if (getattr(self, first) is None) != (getattr(self, other) is None):
                 raise ValueError(f"{first} and {other} belong together, but one of them is null")
@@ -260,7 +260,10 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     record = read_object(path)
     version = record.get("format")
     if type(version) is not int or version not in (1, FOLDER_FORMAT):
-        raise UserError(f"{path} has format {version!r:.60}; this version reads formats 1 and {FOLDER_FORMAT}")
+        raise UserError(
+            f"{path} has format {version!r:.60}; this version reads formats 1 and {FOLDER_FORMAT}; give a folder in "
+            "one of these formats, or update dcpcse"
+        )
     if version == 1:
         record = {**dict.fromkeys(_SECOND_FORMAT), **record}
     try:
@@ -291,7 +294,7 @@ def adapter_file(record: Mapping[str, Any]) -> str | None:
 
 
 def shapes(record: Mapping[str, Any]) -> Shapes:
-    """Return the shapes of all prompts that a manifest describes.
+    """Return the shapes of the prompts' tensors that a manifest describes, by file and name.
 
     The shapes of a head and of a LoRA adapter are not included, since they depend on the encoder.
     """
@@ -351,7 +354,7 @@ def _lora_faults(path: Path, rank: int, tensors: Mapping[str, tuple[int, ...]]) 
 
 
 def file_names(record: Mapping[str, Any]) -> set[str]:
-    """Return the relative paths of all files that the model of a manifest may have, inside the model folder."""
+    """Return the paths, relative to the model folder, of all files that may belong to the model of a manifest."""
     prompts = {PROMPTS: (PROMPTS,), PEFT_WEIGHTS: (PEFT_WEIGHTS, PEFT_CONFIG)}.get(record["prompts_file"], ())
     adapter = () if record.get("lora_folder") is None else ADAPTERS[record["lora_folder"]]
     backbone = () if record["backbone"] is None else BACKBONES[record["backbone"]["folder"]]
@@ -465,7 +468,7 @@ def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:
 @strict
 @dataclass(kw_only=True)
 class EncoderConfig(schema.Foreign):
-    """The `config.json` of an encoder. The sizes are only printed and compared, since transformers checks them."""
+    """The schema of an encoder's `config.json`. Sizes are not checked here, since transformers checks them."""
 
     model_type: str | None = schema.text(default=None)
     _name_or_path: str | None = None
@@ -474,7 +477,7 @@ class EncoderConfig(schema.Foreign):
 @strict
 @dataclass(kw_only=True)
 class AdapterConfig(schema.Foreign):
-    """The `adapter_config.json` of PEFT."""
+    """The schema of PEFT's `adapter_config.json`."""
 
     base_model_name_or_path: str | None = schema.text(0, default=None)
     revision: str | None = schema.text(0, default=None)
@@ -484,7 +487,7 @@ class AdapterConfig(schema.Foreign):
 @strict
 @dataclass(kw_only=True)
 class WeightIndex(schema.Foreign):
-    """The `model.safetensors.index.json` of an encoder with several weight files. It maps tensors to files."""
+    """The schema of `model.safetensors.index.json`, which maps tensors to files if there are several weight files."""
 
     weight_map: dict[str, str]
 
@@ -492,7 +495,10 @@ class WeightIndex(schema.Foreign):
 @strict
 @dataclass(kw_only=True)
 class PoolingConfig(schema.Foreign):
-    """The `1_Pooling/config.json` of sentence-transformers. All other keys begin with `pooling_mode_`."""
+    """The schema of `1_Pooling/config.json` of sentence-transformers.
+
+    Earlier versions of sentence-transformers wrote several keys `pooling_mode_*` in place of `pooling_mode`.
+    """
 
     pooling_mode: Any = None
 
@@ -502,7 +508,7 @@ _BUFFER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_
 
 
 def parameters_of(tensors: TensorHeaders) -> TensorHeaders:
-    """Return the headers of parameters, without buffers."""
+    """Return the shapes and dtypes of those tensors that are parameters, without buffers."""
     return {name: header for name, header in tensors.items() if not _BUFFER.fullmatch(name)}
 
 

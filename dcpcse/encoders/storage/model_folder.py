@@ -56,10 +56,12 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 class SentenceModules:
     """The modules of sentence-transformers after the encoder of a plain folder.
 
+    A folder is plain if AutoModel and sentence-transformers return the same embeddings as dcpcse.
+
     Args:
         pooling: Name of the pooler.
         size: Hidden size of the encoder.
-        dense: The dense layer of the tanh MLP. None without this head.
+        dense: The dense layer of the tanh MLP. None if the model has no such head.
         dense_at_inference: Whether `dense` is applied at inference.
         max_tokens: Maximum sequence length.
         normalize: Whether to scale embeddings to unit length.
@@ -117,7 +119,7 @@ class TunedBackbone:
     Args:
         model: The backbone.
         fingerprint: Digest of the backbone's weights.
-        modules: The modules of sentence-transformers. None if the folder is not plain.
+        modules: The modules of sentence-transformers. None if the folder is not plain (see `SentenceModules`).
     """
 
     model: PreTrainedModel
@@ -166,7 +168,7 @@ class FolderContents:
         record: The manifest.
         adapter: Deep prompts or the matrices of a LoRA adapter, by their names in the file. {} if the model has
             neither.
-        trained: The other trained tensors, by name.
+        trained: The trained tensors in `trained.safetensors`, such as the head, by name.
     """
 
     record: Mapping[str, Any]
@@ -203,12 +205,11 @@ def write_contents(
     Args:
         folder: The folder.
         record: The manifest.
-        adapter: As in `FolderContents`.
-        trained: As in `FolderContents`.
-        peft_config: The adapter's configuration for PEFT, which is written together with the adapter. None: PEFT
-            cannot open the files.
-        modules: The modules of sentence-transformers for a plain folder with a LoRA adapter. None: the adapter is
-            written to `adapter/`.
+        adapter, trained: As in `FolderContents`.
+        peft_config: The adapter's configuration for PEFT, which is written together with the adapter. None if PEFT
+            cannot load the adapter.
+        modules: The modules of sentence-transformers for a plain folder (see `SentenceModules`) with a LoRA adapter.
+            None: a LoRA adapter is written to `adapter/`.
         backbone: The trained backbone. None if the backbone is frozen.
         tokenizer: The tokenizer.
     """
@@ -252,7 +253,8 @@ def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = Non
         remove_old: Function that removes the files of the earlier model. None: `clear`.
 
     Raises:
-        UserError: If a link would move a file out of the folder.
+        UserError: If a file would be written outside the folder through a link or in place of a folder, or if a
+            tokenizer file of another model would be read with this model.
     """
     with staging_folder(folder / "model") as part:
         yield part

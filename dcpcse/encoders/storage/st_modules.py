@@ -47,7 +47,7 @@ _WITHOUT_EFFECT = ("unpad_inputs",)
 
 @dataclass(frozen=True)
 class Module:
-    """An entry of modules.json.
+    """A module that is listed in the modules.json of a sentence-transformers folder.
 
     Args:
         kind: Name of the module's class, such as "Pooling".
@@ -60,7 +60,7 @@ class Module:
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Settings for the preparation of texts.
+    """Settings with which a sentence-transformers folder prepares texts before they are encoded.
 
     Args:
         max_length: Maximum number of tokens. None: the tokenizer's maximum.
@@ -78,7 +78,7 @@ class TextSettings:
 
 @dataclass(frozen=True)
 class DenseSettings:
-    """The settings of a module Dense.
+    """The settings of a sentence-transformers module Dense.
 
     Args:
         folder: Folder that contains the weights.
@@ -93,12 +93,12 @@ class DenseSettings:
 
 @dataclass(frozen=True)
 class PoolingSettings:
-    """The settings of the modules after the encoder.
+    """The settings of the modules that sentence-transformers applies after the encoder.
 
     Args:
         pooling: Name of the pooler, such as "avg".
-        title: Name of the same pooler in sentence-transformers.
-        dense: The modules Dense, in order.
+        title: Name of the same pooler in sentence-transformers, such as "mean".
+        dense: The settings of the modules Dense, in order.
         normalize: Whether embeddings are scaled to unit length.
         include_prompt: Whether the tokens of a prompt are pooled.
     """
@@ -115,7 +115,10 @@ class PoolingSettings:
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """Return the modules of a folder. Raise UserError if modules.json is damaged or names a class of other code."""
+    """Return the modules of a sentence-transformers folder.
+
+    Raises UserError if modules.json is damaged or names a class that does not belong to sentence-transformers.
+    """
     path = folder / MODULES
     entries = read_json(path, DAMAGED)
     fits = isinstance(entries, list) and all(
@@ -165,7 +168,7 @@ def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
     if not (length is None or (type(length) is int and length > 0)) or not isinstance(lower, bool):
         raise UserError(
             f"{path}: expected a whole number above 0 or null as max_seq_length, and true or false as do_lower_case, "
-            f"found {length!r:.40} and {lower!r:.40}"
+            f"but found {length!r:.40} and {lower!r:.40}; correct the file, or copy the folder again"
         )
     return TextSettings(length, lower, *_prompts(folder / MODEL_CONFIG))
 
@@ -178,7 +181,10 @@ def read_size(folder: Path) -> int | None:
     path = folder / MODEL_CONFIG
     size = read_object(path).get("truncate_dim") if path.is_file() else None
     if size is not None and not (type(size) is int and size > 0):
-        raise UserError(f"{path} is damaged: expected a number of values as truncate_dim, found {size!r:.40}")
+        raise UserError(
+            f"{path} is damaged: expected a number of values as truncate_dim, found {size!r:.40}; copy the folder "
+            "again"
+        )
     return size
 
 
@@ -258,7 +264,9 @@ def _prompts(path: Path) -> tuple[str, dict[str, str]]:
     name, prompts = config.get("default_prompt_name"), config.get("prompts")
     texts = prompts if isinstance(prompts, dict) else {}
     if name is not None and not (isinstance(name, str) and name in texts and isinstance(texts[name], str | None)):
-        raise UserError(f"{path} is damaged: default_prompt_name {name!r:.60} names no text in prompts")
+        raise UserError(
+            f"{path} is damaged: default_prompt_name {name!r:.60} names no text in prompts; copy the folder again"
+        )
     named = {key: text for key, text in texts.items() if isinstance(text, str)}
     roles = {role: prompt_of(named, "", role) for role in PROMPT_ROLES}
     return texts.get(name) or "", {**named, **roles} if any(named.values()) else {}

@@ -36,11 +36,11 @@ COSINE_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """An export format.
+    """A format in which another library can use an exported model.
 
     The module of a format has three functions. `obstacles(model)` returns the reasons why the format cannot represent
     a model. `write(model, folder, options)` writes the export. `read_back(model, folder, sentences)` returns the
-    embeddings by the other library.
+    embeddings that the other library computes from the exported folder.
 
     Args:
         module: Name of the module in this package.
@@ -63,14 +63,18 @@ class ExportFormat:
 
     @property
     def tolerance(self) -> float:
-        """The largest allowed difference, of `COSINE_TOLERANCE` or `TOLERANCE`."""
+        """The largest allowed result of `difference`: `COSINE_TOLERANCE` if `is_rounded`, else `TOLERANCE`."""
         return COSINE_TOLERANCE if self.is_rounded else TOLERANCE
 
     def difference(self, actual: "np.ndarray", expected: "np.ndarray") -> float:
-        """Return the largest difference between embeddings (N, H): 1 - cosine if `is_rounded`, else of a value."""
+        """Return the largest absolute difference between the values of two arrays of embeddings (N, H).
+
+        If `is_rounded`, return the largest value of 1 - cosine of two embeddings instead.
+        """
         if actual.shape != expected.shape:
             raise UserError(
-                f"embeddings read back have shape {actual.shape}, not {expected.shape}; nothing was written"
+                f"embeddings of the export have shape {actual.shape}, but embeddings of the model have "
+                f"{expected.shape}; nothing was written; choose another format with {spell('to')}"
             )
         if not self.is_rounded:
             return float(abs(actual - expected).max())
@@ -163,7 +167,7 @@ def export(
         if name not in target.options:
             others = [spell("to", other) for other, form in EXPORT_FORMATS.items() if name in form.options]
             remedy = f"leave it out, or use {' or '.join(others)}" if others else "leave it out"
-            raise OptionError(name, reason=f"cannot be part of {spell('to', to)}", remedy=remedy)
+            raise OptionError(name, reason=f"is not supported with {spell('to', to)}", remedy=remedy)
     require_new_folder(output, "output")
     target.require_packages()
     # Imported after the checks, because these imports take seconds.
@@ -185,7 +189,7 @@ def export(
         if not difference <= target.tolerance:  # also true for NaN
             raise UserError(
                 f"embeddings of {to} differ from the embeddings of {folder} by up to {difference:.1e}, more than "
-                f"{target.tolerance:.0e}; nothing was written"
+                f"{target.tolerance:.0e}; nothing was written; choose another format with {spell('to')}"
             )
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     return Exported(output, size, difference)

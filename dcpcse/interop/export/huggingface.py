@@ -23,12 +23,12 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
-    """Write weights, configuration, tokenizer, a README and the files of sentence-transformers.
+    """Write the model's weights, configuration and tokenizer, a README and the files of sentence-transformers.
 
     Args:
-        model: The model.
-        folder: The exported folder.
-        options: The defaults, since the format cannot contain options of encoding.
+        model: The model to export.
+        folder: The folder to write.
+        options: Not used, since the format cannot contain options of encoding.
     """
     model.tuned_backbone().write(folder)
     model.tokenizer.save_pretrained(folder)
@@ -38,12 +38,12 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings that transformers computes without this package.
+    """Return the embeddings (N, H) that transformers alone computes from an exported folder, to check the export.
 
     Args:
-        model: The model.
+        model: The exported model, which determines the pooling.
         folder: The exported folder.
-        sentences: The sentences.
+        sentences: N sentences.
     """
     module = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     return embed(model, module, folder, sentences)

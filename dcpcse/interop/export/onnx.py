@@ -42,7 +42,7 @@ embeddings = encoder.encode(["A man is playing a flute.", "Rain fell."])
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return the reasons why a graph would return different embeddings, or []."""
+    """Return the reasons why an ONNX graph of the model would return different embeddings, or []."""
     reasons = {
         f"its encoder is in {str(model.encoder.backbone.dtype).removeprefix('torch.')}, but graphs are in "
         "float32": model.encoder.backbone.dtype != torch.float32,
@@ -52,12 +52,12 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
-    """Write the graph, the tokenizer with the template, the settings for preparing sentences, and a README.
+    """Write the model as an ONNX graph, its tokenizer with the template, the settings of `OnnxEncoder`, and a README.
 
     Args:
-        model: The model.
-        folder: The exported folder.
-        options: As in `export`.
+        model: The model to export.
+        folder: The folder to write.
+        options: Options of encoding, of which only `truncate_dim` may be given.
     """
     _tokenizer(model).save(str(folder / TOKENIZER))
     _write_graph(model, folder / GRAPH, options)
@@ -69,12 +69,12 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings that onnxruntime and tokenizers compute without this package.
+    """Return the embeddings (N, H) that onnxruntime computes from an exported folder, to check the export.
 
     Args:
         model: Not used.
         folder: The exported folder.
-        sentences: The sentences.
+        sentences: N sentences.
     """
     encoder = OnnxEncoder(folder)
     return encoder.encode(sentences, max_length=encoder.max_tokens)
@@ -136,10 +136,10 @@ def _write_graph(model: SentenceEncoder, path: Path, options: EncodeOptions) -> 
 
 @contextlib.contextmanager
 def quietly(name: str | None) -> Iterator[None]:
-    """Suppress a library's warnings about optional packages, about its own deprecated calls, and in its log.
+    """Within the context, suppress all Python warnings and a library's log messages below the level ERROR.
 
     Args:
-        name: Name of the logger of the library; None for the root logger.
+        name: Name of the library's logger; None for the root logger.
     """
     logger = logging.getLogger(name)
     level = logger.level

@@ -17,9 +17,9 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     """Write the files of the format `onnx`, and replace the float32 weights of matrix products and embeddings by int8.
 
     Args:
-        model: The model.
-        folder: The exported folder.
-        options: As in `export`.
+        model: The model to export.
+        folder: The folder to write.
+        options: As in `onnx.write`.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -38,12 +38,12 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
-    """Write the adapter, the tokenizer, a README and, if inference uses an MLP, the MLP as a pooler.
+    """Write the model's prompts or LoRA adapter, its tokenizer, a README and, if inference uses an MLP, a pooler.
 
     Args:
-        model: The model.
-        folder: The exported folder.
-        options: The defaults, since the format cannot contain options of encoding.
+        model: The model to export.
+        folder: The folder to write.
+        options: Not used, since the format cannot contain options of encoding.
     """
     source = model.source
     config, tensors = model.encoder.peft_adapter(source.name_or_path, source.revision)
@@ -63,12 +63,12 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings that PEFT and transformers compute without this package.
+    """Return the embeddings (N, H) that PEFT and transformers compute from an exported folder, to check the export.
 
     Args:
-        model: The model.
+        model: The exported model, which determines the frozen encoder and the pooling.
         folder: The exported folder.
-        sentences: The sentences.
+        sentences: N sentences.
     """
     from peft import PeftModel
 

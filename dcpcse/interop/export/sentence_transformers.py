@@ -40,9 +40,9 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     """Write the model, the files of sentence-transformers and a README.
 
     Args:
-        model: The model.
-        folder: The exported folder.
-        options: As in `export`.
+        model: The model to export.
+        folder: The folder to write.
+        options: Options of encoding, of which only `truncate_dim` may be given.
 
     Raises:
         UserError: If truncate_dim is given and the embeddings of the model have unit length, since vectors that
@@ -84,12 +84,12 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed by sentence-transformers.
+    """Return the embeddings (N, H) that sentence-transformers computes from an exported folder, to check the export.
 
     Args:
-        model: The model.
+        model: The exported model, which determines whether the folder needs code of dcpcse.
         folder: The exported folder.
-        sentences: The sentences.
+        sentences: N sentences.
     """
     from sentence_transformers import SentenceTransformer
 

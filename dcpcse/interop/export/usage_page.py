@@ -18,11 +18,11 @@ from dcpcse.utils.files import write_atomic
 
 @dataclass(frozen=True)
 class Pooling:
-    """A pooling that computes embeddings (N, H) from the output of a model and the mask (N, L).
+    """A pooling that computes embeddings (N, H) from the output of a transformers model and the mask (N, L).
 
     Args:
-        line: The pooling as a line of code.
-        of: The pooling as a function.
+        line: Python code of the pooling, for the README. Its variables are `output` and `mask`.
+        of: The same pooling as a function of output and mask.
     """
 
     line: str
@@ -49,7 +49,7 @@ def pooling_of(model: SentenceEncoder) -> Pooling:
 
 
 def needs_other_pooler(model: SentenceEncoder) -> bool:
-    """Return whether inference uses an MLP, but this type of encoder has no pooler in transformers."""
+    """Return whether a model uses an MLP at inference, but transformers has no pooler for this type of encoder."""
     return model.head_at_inference and model.source.model_type not in WITH_POOLER
 
 
