@@ -97,7 +97,7 @@ class TorchProbe:
         return self._fit([Fold(train, dev, tuple(grid)) for train, dev in folds])
 
     def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[Fit]:
-        """Train with a random twentieth of the rows held out for early stopping."""
+        """Train a classifier for each penalty, with a random twentieth of the rows held out for early stopping."""
         folds = [self._hold_out(rows, penalty) for rows, penalty in zip(train, penalties, strict=True)]
         return [fit for (fit,) in self._fit(folds)]
 
