@@ -120,6 +120,13 @@ def test_a_run_is_interrupted_twice_and_its_loss_is_the_mean_of_all_steps(whole,
     assert_same_weights(whole.folder, folder)
     assert train_loss(folder) == pytest.approx(sum(whole.logged("loss")) / 8, rel=1e-6)
     assert "train_loss is" not in caplog.text
+    older = as_interrupted(whole.folder, train.fresh(), 4)
+    for name in ("loss_sum.json", "checkpoint.json"):  # which earlier versions did not write
+        (older / "checkpoint-4" / name).unlink()
+    train(tiny("bert"), train_txt, folder=older, resume=True, **options)
+    assert_same_weights(whole.folder, older)
+    assert train_loss(older) == pytest.approx(sum(whole.logged("loss")[4:]) / 4, rel=1e-6)
+    assert "train_loss is the mean over the steps after step 4" in caplog.text
 
 
 def test_a_checkpoint_that_was_moved_resumes_into_another_folder(whole, train, tiny, train_txt, tmp_path):
