@@ -99,7 +99,7 @@ ACCUMULATED = {**EVERY_TWO, "gradient_accumulation_steps": 2, "save_only_model":
 def test_a_signal_saves_the_running_step_and_resume_goes_on_exactly(number, options, attempt, during, whole, tmp_path):
     """At a step at which nothing is logged or saved, in the middle of an epoch."""
     during(4, press(number))
-    ended = attempt(tmp_path / "out", **options)
+    ended = attempt(tmp_path / "out", **options, resume=True)  # begins where nothing is there yet
     assert ended.code == 128 + number
     line = ended.err.splitlines()[-1]
     assert f"{number.name} after step 4 of 8" in line and f"{tmp_path / 'out'}/checkpoint-4;" in line
@@ -141,6 +141,13 @@ def test_a_signal_to_all_processes_of_a_job_finds_the_loaders_workers_steady(att
     assert ended.code == 143 and "after step 3 of 8" in ended.err
     wait_for(lambda: not told[0].is_running() or told[0].status() == psutil.STATUS_ZOMBIE, 10)
     assert time.monotonic() - started < 25
+
+
+def test_a_signal_in_the_last_step_leaves_the_result(attempt, during, whole, tmp_path):
+    during(8, press(signal.SIGTERM))
+    ended = attempt(tmp_path / "out", **EVERY_TWO)
+    assert ended.code == 143 and "the model is in" in ended.err
+    assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
 
 
 def test_a_second_signal_leaves_at_once(attempt, during, tmp_path):
@@ -324,7 +331,8 @@ def test_a_result_that_cannot_be_written_leaves_the_earlier_one(attempt, full_af
     folder = shutil.copytree(whole(**EVERY_TWO), tmp_path / "out")
     before = files(folder)
     full_after(9)
-    assert attempt(folder, **{**EVERY_TWO, "max_steps": 10, "save_strategy": "no"}, resume=True).code == 2
+    ended = attempt(folder, **{**EVERY_TWO, "max_steps": 10, "save_strategy": "no"}, resume=True)
+    assert ended.code == 2 and "--max_steps was 8 and is 10 now: the learning rate follows" in ended.said
     after = files(folder)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert changed <= {"run.yaml", "environment.json", "metrics.jsonl"}, changed
@@ -349,6 +357,27 @@ def test_a_small_disk_that_fills_up_keeps_its_checkpoints(attempt, small_disk, w
     moved = shutil.copytree(small_disk / "out", tmp_path / "larger")
     assert attempt(moved, **EVERY_TWO, resume=True).code == 0
     assert_same_weights(whole(**EVERY_TWO), moved)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    failed(attempt(small_disk / "other", **EVERY_TWO), "cannot write into", "Read-only file system")
+
+
+def test_a_disk_that_becomes_read_only_is_one_line(attempt, during, monkeypatch, tmp_path):
+    def refuse(path: Path, *args, **kwargs) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    def close() -> None:
+        for name in ("mkdir", "unlink"):
+            monkeypatch.setattr(Path, name, refuse)
+
+    during(3, close)
+    message = "error: Read-only file system ("
+    failed(attempt(tmp_path / "out", **EVERY_TWO), message, "checkpoint-2 is the last checkpoint")
+
+
+def test_an_output_folder_that_vanishes_is_one_line_and_is_not_made_again(attempt, during, tmp_path):
+    during(3, lambda: shutil.rmtree(tmp_path / "out"))
+    failed(attempt(tmp_path / "out", **EVERY_TWO), "error: No such file or directory (", "cannot be reached")
+    assert not (tmp_path / "out").exists()
 
 
 def test_data_that_vanish_while_a_run_lasts_are_not_missed(attempt, during, whole, train_txt, tmp_path):
