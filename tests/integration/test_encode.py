@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import threading
@@ -259,6 +260,31 @@ def test_a_run_killed_in_its_last_steps_encodes_nothing_again(
     assert set(files(tmp_path)) == {"out.npy", "out.npy.json"}
 
 
+def test_a_finished_output_is_left_alone_also_with_a_record_of_an_earlier_version(encode, encoded, tmp_path):
+    """And its truncated texts are counted once for the whole file, each time."""
+    text, output, path = tmp_path / "long.txt", tmp_path / "out.npy", tmp_path / "out.npy.json"
+    text.write_text("short\n" + "flute " * 200 + "\nshort\n" + "garden " * 100 + "\n", encoding="utf-8")
+    assert "2 texts are longer" in encode(output, "--chunk_size", 1, text=text).said
+    content, time, record = output.read_bytes(), output.stat().st_mtime_ns, json.loads(path.read_text())
+    for change, part in (
+        ({}, None),
+        ({"flex_attention": True}, "a different option (flex_attention True, now None)"),  # a removed option
+        ({"flex_attention": False}, None),
+    ):
+        encoded.clear()
+        record["made_of"]["options"] |= change
+        path.write_text(json.dumps(record), encoding="utf-8")
+        ended = encode(output, "--chunk_size", 1, text=text, parts=(part,) if part else ())
+        assert part or "2 texts are longer" in ended.said
+        assert (encoded, output.stat().st_mtime_ns, output.read_bytes()) == ([], time, content)
+    path.write_text(json.dumps({**record, "truncated": None}), encoding="utf-8")
+    encode(output, "--chunk_size", 1, text=text, parts=("is not the file that",))
+    path.write_text(json.dumps(record), encoding="utf-8")
+    output.unlink()
+    encode(output, "--chunk_size", 1, text=text)
+    assert output.read_bytes() == content
+
+
 OTHERS = (
     "--pooler avg_top2",
     "--dtype float16",
@@ -266,6 +292,7 @@ OTHERS = (
     "--bf16 True",
     "--chunk_size 5",
     "--packing False",
+    "--batch_size 5",
 )
 """What differs in the second command; the error names the new value."""
 
@@ -476,6 +503,6 @@ def test_a_worker_that_loads_a_different_model_returns_the_mistake(tiny):
     job.identity["trained"] = "0"
     worker = work_units._Worker(job.start, "cpu", 1, False)
     for i, sentence in enumerate(("one", "two")):
-        error = worker.run(Chunk(i, [sentence]))
+        error = pickle.loads(pickle.dumps(worker.run(Chunk(i, [sentence]))))  # as a process returns it
         assert isinstance(error, UserError)
         assert "is a different model on one of the workers (trained differ)" in str(error)
