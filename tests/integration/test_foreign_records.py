@@ -219,3 +219,11 @@ def test_a_line_of_metrics_that_is_wrong_is_named(tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n' + line + "\n", encoding="utf-8")
         with pytest.raises(UserError, match=r"metrics\.jsonl, line 2 is damaged: "):
             run_files.read_metrics(tmp_path)
+
+
+def test_options_and_scores_that_are_not_finite_are_read(tmp_path):
+    (tmp_path / "run.yaml").write_text("max_grad_norm: .inf\n", encoding="utf-8")
+    assert run_files.read_options(tmp_path) == {"max_grad_norm": float("inf")}
+    scores = {"scores_x100": {"a": 1.0}, "tasks": {"a": {"family": "clustering", "nmi_std": float("nan")}}}
+    (tmp_path / "s.json").write_text(json.dumps(scores), encoding="utf-8")
+    assert run_files.read_scores(tmp_path / "s.json")["scores_x100"] == {"a": 1.0}

@@ -160,6 +160,10 @@ def test_a_resumed_run_prints_the_same_line_from_the_record(
             train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
         assert [found[0] for found in gains(caplog)] == expected
     assert_same_weights(folder, whole.folder)
+    folder = as_interrupted(whole.folder, tmp_path / "damaged", 2)
+    (folder / GAIN).write_text('[{"data": 3}]', encoding="utf-8")
+    train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
+    assert f"{folder / GAIN} is damaged" in caplog.text and len(read_gains(folder)) == 2
 
 
 def test_measuring_changes_no_weight_and_overwriting_takes_the_record_away(tiny, train, train_txt, own):

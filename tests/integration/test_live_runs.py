@@ -1,5 +1,6 @@
 """Commands beside a training that saves and removes checkpoints: what has just gone is no fault, and this is said."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,15 @@ def test_a_checkpoint_that_goes_after_it_was_checked_is_told(
     options["resume_from_checkpoint"] = live / "checkpoint-2"
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
     refused(tool, main, ["train", *argv], "checkpoint-2 is not there any more: a training is running in")
+
+
+def test_a_damaged_checkpoint_is_a_fault_beside_a_training_too(live, tool):
+    (live / "checkpoint-2/optimizer.pt").write_bytes(b"damaged")
+    (live / "checkpoint-4/trained.safetensors").unlink()
+    shown = tool(main, ["doctor", str(live), "--json"])
+    findings = json.loads(shown.out)["places"][0]["findings"]
+    assert shown.code == 3 and sum(finding["level"] == "fault" for finding in findings) == 2
+    refused(tool, main, similarity(live / "checkpoint-4"), "trained.safetensors is missing")
 
 
 def test_listings_leave_out_what_has_gone(live, tool, monkeypatch, tmp_path):
