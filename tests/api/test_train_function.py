@@ -163,6 +163,7 @@ MISTAKES = (
     ({"method": 3}, "method is the number 3; give a name, or a function"),
     ({"callbacks": [print]}, "callbacks: <built-in function print> is not a transformers"),
     ({"trainer_class": transformers.Trainer}, "must be a subclass of dcpcse.Trainer"),
+    ({"data": [("a", "b"), ("c", "d")], "guide": "/nowhere"}, "guide: "),
     ({"data": None}, "train_data is None; give sentences"),
     ({"data": [("a", "b"), ("a",)]}, "train_data: row 2: expected 2 cells, one for each of"),
 )

@@ -271,6 +271,7 @@ def test_a_model_begins_with_the_adapter_of_a_folder_that_fits(saved, tiny, sent
     np.testing.assert_array_equal(begun(lora_dropout=0.3).encode(sentences), model.encode(sentences))
     for options, message in (
         ({"lora_r": 2}, "has a LoRA adapter of rank 8, alpha 16 on attention.self.query, attention.self.value, but"),
+        ({"lora_alpha": 8}, "this model has a LoRA adapter of rank 8, alpha 8"),
         ({"lora_target_modules": ["key"]}, "on attention.self.key; give the folder of a model"),
         ({"tuning": "full"}, "but this model has no LoRA adapter"),
     ):

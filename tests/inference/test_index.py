@@ -531,10 +531,12 @@ def test_encoded_vectors_are_used_unchanged(encoded, model, tmp_path, monkeypatc
 def test_vectors_of_another_text_or_model_or_origin_are_rejected(encoded, model, tiny, sentences, tmp_path):
     text, output = encoded
     (tmp_path / "copy.npy").write_bytes(output.read_bytes())
+    (tmp_path / "other.txt").write_text("\n".join(sentences[::-1]), encoding="utf-8")
     cls = plain_encoder(load_backbone(tiny("bert")), "cls_before_pooler")
     for encoder, texts, vectors, message in (
         (cls, text, output, "different model"),
         (model, sentences[::-1], output, "another text"),
+        (model, tmp_path / "other.txt", output, "another text"),
         (model, text, text, r"not a \.npy file"),
         (model, text, tmp_path / "copy.npy", r"copy\.npy\.json, .* is missing"),
     ):

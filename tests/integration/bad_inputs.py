@@ -174,6 +174,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "plot runs trained --csv trained/prompts.safetensors --overwrite": "prompts.safetensors",
         "hub card trained --output trained/dcpcse.json --overwrite": "dcpcse.json",
         "train ... --output_dir held": "4711",
+        "train ... --output_dir held --resume": "4711",
         "adapt bert mine.csv --output_dir held": "4711",
         "train ... --output_dir sts": "sts",
         "train ... --output_dir sts --resume": "contains files that are not from a run",

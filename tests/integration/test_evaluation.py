@@ -1,5 +1,6 @@
 """evaluation.py on every set of tasks: tables, the JSON file, kept embeddings, and what it refuses."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -163,8 +164,11 @@ def test_own_pairs_and_labels_have_the_scores_of_python(tiny, tmp_path, sentence
     words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--pairs", pairs, "--labels", labels]
     model = dcpcse.load(tiny("bert"), pooler="avg", device="cpu")
     found = dcpcse.evaluate(model, pairs=pairs, labels=labels, show_progress=False)
-    assert measured(words, tmp_path / "s.json")["scores_x100"] == pytest.approx(found.scores, abs=1e-4)
+    report = measured(words, tmp_path / "s.json")
+    assert report["scores_x100"] == pytest.approx(found.scores, abs=1e-4)
     assert set(found.scores) == {"my.tsv", "mine"}
+    for path in (pairs, labels):
+        assert report["data"][path]["sha256"] == hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def test_kept_embeddings_serve_another_set_and_give_the_same_scores(words, everything, tmp_path, monkeypatch):
