@@ -5,6 +5,7 @@ from senteval import Correlation, TaskResult
 from senteval.clustering import ClusteringResult
 from senteval.fewshot import FewShotResult
 from senteval.finetune import RelatednessResult
+from senteval.geometry import CosineBin, GeometryResult
 from senteval.labels import LabelsResult
 from senteval.pairs import BinaryPairsResult
 from senteval.retrieval import RetrievalResult
@@ -56,6 +57,20 @@ def test_other_families_show_means_and_deviations():
     assert shown(result)[1:] == [["STSBenchmark"], ["75.00"]]
     dev = RelatednessResult("STSBenchmark-finetune", "dev", 0.8, 10)
     assert shown(dev, mode="dev")[1:] == [["STSBenchmark"], ["80.00"]]
+
+
+def test_geometry_has_a_row_for_each_measure_and_each_bin_and_none_for_what_was_not_measured():
+    bins = (CosineBin(0, 1, 3, 0.21, 0.12, {5: -0.13, 25: 0.1, 50: 0.2, 75: 0.3, 95: 0.4}),)
+    sizes = {"positive_pairs": 231, "sentences": 2758, "sample": "a file", "sample_size": 100, "spearman": 82.03}
+    measured = {"alignment": 0.25, "uniformity": -3.8, "anisotropy": 0.02, "bins": bins, **sizes}
+    absent = dict.fromkeys(("token_anisotropy", "tokens", "without_frequent"))
+    result = GeometryResult("STSBenchmark-geometry", "test", **measured, **absent)
+    rows = shown(result)
+    assert [[label.split()[0], value] for label, value in rows[2:5]] == [
+        *(["alignment", "0.2500"], ["uniformity", "-3.8000"], ["anisotropy", "0.0200"])
+    ]
+    assert rows[-1][:4] == ["[0, 1]", "3", "0.210", "0.120"] and len(rows) == 8
+    assert headline(result) == "alignment 0.250, uniformity -3.800"
 
 
 def test_own_data_have_tables_of_their_own():
