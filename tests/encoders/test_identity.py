@@ -26,6 +26,7 @@ from dcpcse.encoders.identity import (
     unrecorded,
 )
 from dcpcse.encoders.sentence_encoder import plain_encoder
+from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.inference.adapters import Adapters
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
@@ -171,6 +172,24 @@ def test_the_error_names_the_field_of_the_configuration(folders, copied, tiny, t
     recorded = json.loads((edited / "dcpcse.json").read_text())["base"]
     edit_record(edited, base=recorded | {"configuration": recorded["configuration"] | {"layer_norm_eps": 0.5}})
     refused("adapter 'b': .*layer_norm_eps is 1e-12, and was 0.5 in training", adapters.add, "b", edited)
+
+
+def test_the_identity_has_all_that_the_vectors_of_a_model_depend_on(folders, monkeypatch):
+    model, other = (dcpcse.load(folders[name], device="cpu") for name in ("dcpcse, head at inference", "promptbert"))
+    settings = {"pooling": "avg", "head_at_inference": False, "normalize": True, "text_prefix": "query: "}
+    rows = [(model, name, value, name) for name, value in settings.items()]
+    rows += [(model, "max_length", 9, "max_tokens"), (model.encoder, "position_offset", 2, "position_offset")]
+    rows += [(model.encoder.prompt.table.weight, "data", torch.zeros(1), "trained")]
+    rows += [(other, "final_period", True, "reading"), (other, "denoising", Denoising(inference=True), "reading")]
+    for part, name, value, key in rows:
+        whole = other if part is other else model
+        before = current_identity(whole)
+        with monkeypatch.context() as patch:
+            patch.setattr(part, name, value)
+            assert key in differences(before, current_identity(whole))
+    before = identity(model)
+    model.encoder.backbone.bfloat16()
+    assert differences(before, identity(model)) == ["dtype"]
 
 
 EDITS = [
