@@ -39,6 +39,7 @@ def test_prompts_are_drawn_with_the_standard_deviation_asked_for():
 def test_every_row_has_dropout_of_its_own_in_training_and_the_whole_prompt_in_evaluation():
     torch.manual_seed(0)
     prompt = DeepPrompt(PromptShape(8, 4, 4, 32), dropout=0.1).train()
+    assert prompt.record()["dropout"] == 0.1
     prefix = prompt(3)
     table, whole = prompt.eval()(1), prompt(4)
     dropped = [torch.cat([t[row].flatten() for pair in prefix.values() for t in pair]) == 0 for row in range(3)]

@@ -52,6 +52,8 @@ def test_its_metrics_are_those_of_loops_at_any_margin(margin):
         assert found == {"cosine_hardest": pytest.approx(sum(hardest) / 5), "within_margin": pytest.approx(paying / 5)}
         shares.add(paying)
     assert margin == 2 or len(shares) > 1, "all anchors pay alike: the hinge is not tried"
+    loss, loss_fn = loss_of(vectors(PAIR, rows=1), margin)  # a pair alone has no negative
+    assert loss.item() == 0 and [count.item() for count in loss_fn.metrics["cosine_hardest"]] == [0, 0]
 
 
 def test_rows_of_other_processes_are_negatives_and_each_anchor_keeps_its_own_positive():

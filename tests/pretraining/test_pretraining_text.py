@@ -258,6 +258,9 @@ def test_roberta_takes_inputs_of_the_full_length_and_word_embeddings_are_tied_by
     model = new_model(byte_level, model_type="roberta", max_seq_length=16)
     assert model.config.max_position_embeddings == 18
     assert model(torch.full((1, 16), 20)).logits.shape == (1, 16, len(byte_level))
+    config = new_model(byte_level).config
+    assert (config.num_hidden_layers, config.hidden_size) == (2, 128)
+    assert (config.num_attention_heads, config.intermediate_size) == (2, 512)
     for tied in (True, False):
         model = new_model(byte_level, tie_word_embeddings=tied)
         assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) is tied
