@@ -98,6 +98,7 @@ def test_a_corpus_of_another_run_is_refused(corpus, tiny, train, tool, tmp_path)
         (encoder, other, {}, "created with data"),
         (tiny("roberta"), data, {}, "created with vocabulary"),
         (encoder, data, {"generator_name": "bert"}, "--generator_name has no effect with --corrupted_corpus"),
+        (encoder, data, {"positive": "next"}, "leave out --positive next"),
     ]
     for model, text, change, reason in rows:
         options = {"method": "d2cse", "corrupted_corpus": folder, **change}
