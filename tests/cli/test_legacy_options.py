@@ -23,7 +23,12 @@ def parser():
 
 
 def test_an_old_name_becomes_the_new_one_with_its_value_and_is_reported_once(parser):
-    assert {"evaluation_strategy": "eval_strategy", "pooler": "pooler_type"}.items() <= TRAINING_NAMES.renamed.items()
+    old = "--no_cuda --warmup_ratio 0.5 --per_gpu_train_batch_size 4 --per_gpu_eval_batch_size 16 --pooler avg "
+    old += "--preprocessing_num_workers 2 --evaluation_strategy epoch --local-rank -1 --output_dir out"
+    (model, _, run), _ = parse_training(old.split())
+    assert (run.use_cpu, run.warmup_steps, run.eval_strategy, model.pooler_type) == (True, 0.5, "epoch", "avg")
+    sizes = run.per_device_train_batch_size, run.per_device_eval_batch_size, run.dataloader_num_workers
+    assert sizes == (4, 16, 2)
     for old, new in TRAINING_NAMES.renamed.items():
         expected = [f"--{old} is now --{new}"]
         assert translated(f"--{old}", "7", "--seed", "1") == ([f"--{new}", "7", "--seed", "1"], expected)
