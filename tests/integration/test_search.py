@@ -102,6 +102,26 @@ def test_an_index_is_built_once_and_used_again(command, tool, text, tmp_path, mo
     assert files(tmp_path / "only") == files(folder)
 
 
+def test_cells_and_codes_are_those_of_the_options_and_of_the_saved_index(command, tool, model, text, tmp_path):
+    argv = command(QUERIES[0], "--sentences", text, "--index", tmp_path / "cells", "--json")
+    tool(search_command, [*argv, "--backend", "ivf", "--num_cells", "4", "--num_cells_in_search", "1"])
+    assert "each query searches 1 of its 4 cells and may miss" in tool(search_command, argv).said
+    every = tool(search_command, [*argv, "--num_cells_in_search", "4", "--top_k", "12"])
+    assert lines_of(every) == lines_of(tool(search_command, [*argv, "--backend", "numpy", "--top_k", "12"]))
+    refused(tool, search_command, [*argv, "--num_cells", "5"], "--num_cells 5", "has 4")
+    argv = command(*QUERIES, "--sentences", text, "--index", tmp_path / "codes", "--json", "--top_k", "3")
+    for words, multiplier in ((["--precision", "int8"], 4), (["--rescore_multiplier", "0"], 0)):
+        lines = lines_of(tool(search_command, [*argv, *words]))
+        index = SentenceIndex.load(tmp_path / "codes", model)
+        index.rescore_multiplier = multiplier
+        expected = [
+            [(hit.row, pytest.approx(hit.score, abs=1e-6)) for hit in hits] for hits in index.search(QUERIES, 3)
+        ]
+        assert [[(hit["row"], hit["score"]) for hit in line["found"]] for line in lines] == expected
+        assert index.quantizer.precision == "int8"
+    refused(tool, search_command, [*argv, "--precision", "binary"], "--precision binary", "has int8")
+
+
 def test_vectors_of_the_encode_command_are_not_encoded_again(command, tool, text, cosines, tmp_path, monkeypatch):
     tool(encode_command, command(text, "--output", tmp_path / "text.npy"))
     words = command("--sentences", text, "--vectors", tmp_path / "text.npy", "--index", tmp_path / "index")
