@@ -130,7 +130,7 @@ def test_a_method_defined_in_a_cell_is_trained_and_trained_again(train, tmp_path
     refused(message, dcpcse.train, None, rows, method=built, preset=preset, output_dir=tmp_path / "again", **QUICK)
 
 
-def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, sentences):
+def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, sentences, caplog):
     result = train(output_dir=None)
     assert result.folder.name.startswith("training-") and "removed when Python ends" in repr(result)
     assert result.metrics["train_loss"] > 0 and [line["step"] for line in result.history] == [2, 4, 4]
@@ -144,6 +144,7 @@ def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, 
     assert pyplot.get_fignums() == []  # a notebook shows it once
     refused(r'folder=.*kept" is not empty', result.save, kept)
     temporary = train(output_dir=None).folder
+    assert f"the temporary folder {temporary}, which is removed when Python ends; give output_dir" in caplog.text
     if not (child := os.fork()):  # a forked process leaves the folders of its parent
         _remove_temporary_folders()
         os._exit(0)

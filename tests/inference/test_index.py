@@ -311,6 +311,7 @@ DAMAGE = {
     "a letter": lambda f: flip(f / "sentences.jsonl", 900),
     "a pickle": lambda f: rewrite(f, "centroids.npy", np.array([{}] * 9, dtype=object)),
     "float64": lambda f: rewrite(f, "vectors.npy", np.ones((SIZE, WIDTH))),
+    "fewer cells": lambda f: rewrite(f, "cells.npy", np.zeros(SIZE - 1, dtype=np.int32)),
     "a cell that does not exist": lambda f: rewrite(f, "cells.npy", np.full(SIZE, 9, dtype=np.int32)),
     "other centroids": lambda f: rewrite(f, "centroids.npy", np.ones((9, 2), dtype=np.float32)),
     "fewer sentences": lambda f: rewrite(f, "sentences.jsonl", b'"a"\n'),

@@ -316,6 +316,8 @@ TRAINED = [
     (put(f"bert.{BIAS}", 5), "with shape (32,) but found (5,)"),
     (put("mlp.dense.bias", 5), "the head: expected 'dense.bias' with shape"),
     (put("cls.seq_relationship.weight", 2, 2), "'cls.seq_relationship.weight' is not a tensor of a SimCSE"),
+    (put("bert.encoder.layer.3.output.dense.bias", 32), "which this model does not have"),
+    (put(f"roberta.{BIAS}", 32), "are the same part"),
     (put("pooler.dense.bias", 32), "'mlp.dense.bias' and 'pooler.dense.bias' are the same part"),
 ]
 PROMPTED = [
@@ -324,6 +326,7 @@ PROMPTED = [
     (put("prefix_encoder.embedding.weight", 3, 128), "each prompt has 128 values"),
     (put("prefix_encoder.embedding.weight", 192), "with two dimensions"),
     (put("prefix_encoder.trans.0.weight", 6, 32), "the prompt encoder lacks"),
+    (put("prefix_encoder.weight", 3, 32), "'prefix_encoder.weight' is not a tensor of"),
 ]
 
 
