@@ -139,6 +139,7 @@ METHODS = {
     "promptbert by attention": {"denoise_by": "attention"},
     "conpvp": {},
     "simcse": {"pooler_type": "avg_first_last"},
+    "simcse by LoRA": {"tuning": "lora", "lora_target_modules": ["all-linear"]},
     "d2cse": {"pre_seq_len": 3, "cls_prompt": True},
     "d2cse on anchors": {"pre_seq_len": 3, "crtd_views": "anchor"},
     "diffcse": {"crtd_reduction": "mean_all"},
