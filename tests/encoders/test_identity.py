@@ -252,6 +252,10 @@ def test_a_folder_of_an_earlier_version_is_compared_by_the_old_rule_and_says_so(
     dcpcse.load(folder, device="cpu").save(tmp_path / "again")
     caplog.clear()
     dcpcse.load(tmp_path / "again", device="cpu")
+    tuned, older = dcpcse.load(copied("simcse"), device="cpu"), dcpcse.load(make(tmp_path / "simcse"), device="cpu")
+    assert np.array_equal(older.encode(SENTENCES), tuned.encode(SENTENCES))
+    older.save(tmp_path / "tuned")  # of the weights of its base, there is no fingerprint
+    assert differences(identity(dcpcse.load(tmp_path / "tuned", device="cpu")), identity(tuned)) == ["weights"]
     assert EARLIER not in caplog.text
 
 
