@@ -220,8 +220,10 @@ def test_an_edited_record_is_refused_but_for_open_fields(folders, copied, tiny, 
 
 def test_a_tokenizer_file_that_was_added_is_refused(copied):
     folder = copied("promptbert")
-    (folder / "special_tokens_map.json").write_text('{"cls_token": "[SEP]"}')
-    refused(r"special_tokens_map\.json has no sha256 in dcpcse\.json", dcpcse.load, folder, device="cpu")
+    for name in ("special_tokens_map.json", "added_tokens.json", "vocab.txt"):
+        (folder / name).write_text('{"cls_token": "[SEP]"}')
+        refused(rf"{name} has no sha256 in dcpcse\.json", dcpcse.load, folder, device="cpu")
+        (folder / name).unlink()
 
 
 def test_other_special_tokens_are_another_tokenizer(copied):
