@@ -476,6 +476,8 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
             reason = NO_WEIGHTS
         elif folder.is_file():
             reason = "it is a file; give the folder that contains it"
+        elif folder.is_dir() and not (folder / "config.json").is_file():
+            reason = f"the folder contains no config.json, so it is not a complete {what}; copy or save it again"
         elif folder.is_dir():
             reason = f"the folder contains no readable {what}: {first_line(error)}"
         elif folder.is_absolute() or name_or_path.startswith("."):

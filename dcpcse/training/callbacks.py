@@ -5,6 +5,7 @@ The argument `trainer` is always a `dcpcse.training.trainer.Trainer`.
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,7 @@ class LogLines(TrainerCallback):
         if self.prints and state.is_world_process_zero and "train_runtime" not in logs:
             figures = "  ".join(f"{name} {value:.4g}" for name, value in logs.items())
             tqdm.write(f"step {state.global_step}: {figures}")
+            sys.stdout.flush()  # a pipe or a file would get the lines at the end of the run
 
 
 class ProgressBar(LogLines, ProgressCallback):

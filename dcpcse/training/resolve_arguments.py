@@ -46,7 +46,7 @@ NEEDS: Mapping[str, Need] = {
     **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
     "denoise_in_dev": SCORES_DEV,
     "eval_steps": needs_value("eval_strategy", "steps"),
-    **dict.fromkeys(("eval_delay", "early_stopping_patience"), DURING_TRAINING),
+    "eval_delay": DURING_TRAINING,
     "early_stopping_threshold": needs_given("early_stopping_patience"),
     "save_steps": needs_value("save_strategy", "steps"),
     "save_total_limit": Need(
@@ -121,6 +121,12 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
             "eval_transfer",
             reason="has no effect without an evaluation",
             remedy=f"add {spell('eval_strategy', 'steps')} or {spell('do_eval', True)}",
+        )
+    if run.early_stopping_patience and run.eval_strategy == "no":
+        raise OptionError(
+            "early_stopping_patience",
+            reason="needs evaluations during the training",
+            remedy=f"add {spell('eval_strategy', 'steps')}, or your own evaluation data by {spell('eval_pairs')}",
         )
     if run.metric_for_best_model and data:
         run.greater_is_better = run.greater_is_better if "greater_is_better" in option_names else True

@@ -337,7 +337,7 @@ def test_an_index_of_shards_does_not_lead_out_of_its_folder(index, end, encoder,
     for name in (f"../encoder2/model.{end}", f"/etc/hostname.{end}", f"shard.{other}", f"x/../../y.{end}"):
         content = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
         (encoder / f"{index}.index.json").write_text(json.dumps(content), encoding="utf-8")
-        with pytest.raises(UserError, match=r"leads out of its folder|(safetensors files|pickles \(.bin\)) only"):
+        with pytest.raises(UserError, match=r"leads out of its folder|only (safetensors files|pickles \(.bin\))"):
             load_backbone(str(encoder))
 
 

@@ -237,7 +237,6 @@ WITHOUT = {
     **{"eval_pairs": "x --eval_strategy no", "eval_delay": "2 --do_eval", "save_steps": "4 --save_strategy epoch"},
     **{"load_best_model_at_end": "True --save_strategy no", "denoise_in_dev": "True --method promptbert"},
     **{"adam_bias_correction": "True --optim sgd", "warmup_steps": "10 --lr_scheduler_type constant"},
-    "early_stopping_patience": "2 --do_eval --eval_tasks STSBenchmark",
 }
 WITH = (
     "--do_eval --eval_strategy steps --eval_steps 4 --eval_delay 2 --eval_tasks STSBenchmark --eval_data_dir x "

@@ -24,7 +24,9 @@ def adapt_command(argv: Sequence[str]) -> None:
     from dcpcse.experiments.adaptation.run import Request, adapt_encoder
     from dcpcse.training.options import training_option_parser
 
-    options = training_option_parser().given(argv[split + 1 :])
+    columns = vars(args).pop("columns")
+    further = [*argv[split + 1 :], *(["--columns", *columns] if columns else [])]
+    options = training_option_parser().given(further)
     values = {**vars(args), "output_dir": Path(args.output_dir), "given": options, "started": started}
     print_result(str(adapt_encoder(Request(**values))))
 
@@ -44,6 +46,7 @@ def adapt_parser() -> CommandParser:
         help="Training file, as of train.py: sentences, pairs (also with several positives or hard negatives), "
         "sentences with classes, or pairs with scores.",
     )
+    add("--columns", nargs="+", metavar="ROLE=NAME", help="Columns of DATA to read, as of train.py.")
     add("--output_dir", required=True, help="Folder for the record and the adapted encoder; it must be new or empty.")
     add("--dev", metavar="FILE", help="File to choose the setting on, in place of a part of DATA.")
     add("--test", metavar="FILE", help="File to test on. Default: a part of DATA, or half of --dev if it is given.")

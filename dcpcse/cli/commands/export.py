@@ -14,11 +14,10 @@ def export_command(argv: Sequence[str]) -> None:
     args = export_parser().parse_args(argv)
     done = export_folder(args.folder, args.to, args.output, base=args.base, truncate_dim=args.truncate_dim)
     size, form = f"{done.bytes / 1e6:.1f} MB", EXPORT_FORMATS[args.to]
-    by = "have a cosine of at least 1 -" if form.is_rounded else "differ by at most"
-    notify(
-        f"{done.folder} ({size}); compared with the original, embeddings {by} {done.difference:.0e} "
-        f"(allowed: {form.tolerance:.0e})"
-    )
+    compared = f"differ by at most {done.difference:.0e} (allowed: {form.tolerance:.0e})"
+    if form.is_rounded:
+        compared = f"have a cosine of at least {1 - done.difference:.3f} (allowed: {1 - form.tolerance:g})"
+    notify(f"{done.folder} ({size}); compared with the original, embeddings {compared}")
 
 
 def export_parser() -> CommandParser:

@@ -470,7 +470,7 @@ def _require_same_model(identity: Mapping[str, Any] | None, model: Any, name: st
     if identity is None:
         raise UserError(f"{name} does not record which model made its vectors; search it with search_vectors")
     if others := differences(identity, _identity(model) or {}):
-        differ = f"{', '.join(others)} differ"
+        differ = f"different in: {', '.join(others)}"
         raise UserError(f"{name} was built with a different model ({differ}); use that model, or build it again")
 
 
@@ -535,7 +535,8 @@ def _read_vectors(
             )
             raise UserError(f"{path} was made with {was}, and {now} is given for the index; {again}")
     if identity is not None and (others := differences(model, identity)):
-        raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
+        differ = f"different in: {', '.join(others)}"
+        raise UserError(f"{path} was made by a different model ({differ}); encode the text again")
     if identity is not None:
         _tell_unrecorded(str(path), model)
     return array, model
