@@ -160,7 +160,7 @@ def as_array(vectors: Any) -> Any:
 
 
 def load_all_splits(name: str, data_dir: Path, settings: Settings) -> LoadedSts:
-    """Load an STS task with the sets of all its splits, which the original SentEval evaluates together."""
+    """Load an STS task with the pairs of all its splits. The original SentEval evaluates all splits together."""
     splits = STS[name].splits
     sets = chain.from_iterable(load_pairs(name, data_dir, split, settings.official) for split in splits)
     return LoadedSts(name, ", ".join(splits), tuple(sets))

@@ -330,7 +330,7 @@ class NextLinePairs(IndexedDataset):
         return {ANCHOR: rows, POSITIVE: rows + 1}
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the keys (n, 2) of examples: the keys of their two sentences."""
+        """Return the keys (n, 2) of the sentences of each example. A batch has no two examples with a common key."""
         rows, texts = self.anchors[indices], self.sentence_keys[:, 0]
         return np.stack([texts[rows], texts[rows + 1]], axis=1)
 

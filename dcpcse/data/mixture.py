@@ -148,9 +148,9 @@ def make_mixture(
     for name, roles in columns.items():
         if [role for role in roles if role not in roles.negatives] != wanted:
             raise UserError(
-                f"the training set {name} has the columns {', '.join(roles)}, another set has {', '.join(widest)}; "
-                f"the sets of a run may differ only in the number of hard negatives, so train on them in several runs "
-                f"({spell('init_from')})"
+                f"the training set {name} has the columns {', '.join(roles)}, but another has {', '.join(widest)}; "
+                "the sets of a run may differ only in the number of hard negatives; train on one set first, and go on "
+                f"with the other by {spell('init_from')}"
             )
     scores = [roles.scores for roles in columns.values() if roles.scores]
     if widest.label == SCORE and len({high for _, high in scores}) > 1:

@@ -121,7 +121,7 @@ class Packing(TensorGroup):
         return _spread(packed, self.place, tuple(self.real.shape))
 
     def from_rows(self, rows: Tensor) -> Tensor:
-        """Convert rows (N, width, ...) to tokens (T, ...)."""
+        """Convert a padded batch (N, width, ...) to packed tokens (T, ...), without the padding."""
         return rows.flatten(0, 1).index_select(0, self.place)
 
 

@@ -159,7 +159,7 @@ def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence
 
 
 def join_processes(plan: Plan) -> None:
-    """Join the processes that a launcher started to a process group.
+    """Initialise the process group if a launcher, such as torchrun, started several processes.
 
     Raises UserError if the processes read different evaluation data.
     """

@@ -72,7 +72,9 @@ class PretrainingRecord(schema.Open):
     def validate_figures(self) -> None:
         """Raise ValueError if the pretraining is finished, but the fields `figures` or `curve` are empty."""
         if self.finished and not (self.figures and self.curve):
-            raise ValueError("the pretraining is finished, but its figures or curve is missing; copy the folder again")
+            raise ValueError(
+                "the pretraining is finished, but its scores or its loss curve are missing; copy the folder again"
+            )
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -277,7 +277,11 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
             _require_private(remote, target)
         removed = sorted(_files(remote) - set(names))
         for name in removed:
-            logger.info("%s: removing %s, which is not in this folder", target.repo_id, name)
+            logger.info(
+                "%s: deleting %s from the repository, since the published folder does not contain it",
+                target.repo_id,
+                name,
+            )
         # Not upload_folder, which may split a push into several commits, of which only the first checks its parent.
         commit = api.create_commit(
             target.repo_id,

@@ -144,7 +144,7 @@ def test_classes_and_scores_of_all_sets_are_summed_up(load, caplog):
 def test_other_columns_than_hard_negatives_are_refused(load):
     for others, found in ((["a", "b"], "anchor"), ([("u", "w", 1.0), ("v", "x", 2.0)], "anchor, positive, score")):
         with pytest.raises(
-            UserError, match=rf"(has the columns|another set has) {found}.*differ only in the number of h"
+            UserError, match=rf"(has the columns|but another has) {found}.*differ only in the number of h"
         ):
             make_mixture(TrainingSets.of({"pairs": load(PAIRS), "others": load(others)}), 5)
 

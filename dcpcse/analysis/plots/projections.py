@@ -401,7 +401,7 @@ def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
 
 
 def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], lines: Sequence[str]) -> list[Tokens]:
-    """Project embedding matrices of an encoder, without special tokens, and count its tokens in `lines`.
+    """Project the rows of embedding matrices to a plane, without special tokens, and count the tokens in `lines`.
 
     If both matrices of an encoder are equal, as with tied weights, the result has one item for both.
 

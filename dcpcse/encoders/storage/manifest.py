@@ -206,7 +206,9 @@ class Manifest:
             if (getattr(self, first) is None) != (getattr(self, other) is None):
                 raise ValueError(f"{first} and {other} belong together, but one of them is null")
         if self.lora is not None and (self.prompt is not None or self.backbone is not None):
-            raise ValueError("lora is for a frozen encoder without deep prompts, so prompt and backbone must be null")
+            raise ValueError(
+                "lora is recorded, so prompt (deep prompts) and backbone (a trained encoder) must be null"
+            )
         if self.lora is not None and not self.lora.target_modules:
             raise ValueError("lora.target_modules is []; expected at least one name")
 

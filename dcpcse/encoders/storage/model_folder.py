@@ -253,8 +253,8 @@ def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = Non
         remove_old: Function that removes the files of the earlier model. None: `clear`.
 
     Raises:
-        UserError: If a file would be written outside the folder through a link or in place of a folder, or if a
-            tokenizer file of another model would be read with this model.
+        UserError: If a file would replace a folder, if a link leads outside the folder, or if a tokenizer file of
+            another model would stay in the folder and be loaded with this model.
     """
     with staging_folder(folder / "model") as part:
         yield part

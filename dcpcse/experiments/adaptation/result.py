@@ -61,8 +61,8 @@ def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, s
     """Return the test scores × 100 of the untouched and the adapted encoder, and the difference, with intervals.
 
     Args:
-        untouched, adapted: The outcomes (n,) of all items for this encoder. A resample draws the same items for both
-            encoders.
+        untouched, adapted: The outcomes (n,) of all items for the untouched and for the adapted encoder. Each resample
+            of the bootstrap draws the same items for both encoders.
     """
     scores = resample(test.compared(untouched, adapted), SAMPLES, seed)
     delta = difference(scores, 0, 1, LEVEL)

@@ -47,8 +47,8 @@ def _only_candidate(subject: Subject) -> PublishedRow:
     rows = _candidates(subject)
     if not rows:
         raise UserError(
-            f"{subject.location} is {subject.title}; no row of a paper is known for such a model; if there is one, "
-            "give its name with --row (dcpcse reproduce --list shows the rows)"
+            f"{subject.location} is {subject.title}; the papers' tables have no row for such a model; if "
+            "there is one, give its name with --row (dcpcse reproduce --list shows the rows)"
         )
     if len(rows) > 1:
         raise UserError(
