@@ -132,7 +132,7 @@ def sizes(**default: Any) -> Any:
 
 
 def version(number: int) -> Any:
-    """Return a dataclass field for the version of a file format. The only valid version, `number`, is checked first."""
+    """Return a dataclass field for the version of a file format. Only `number` is valid, which is checked first."""
     return validated_field(lambda value: None, metadata={"version": number})
 
 
