@@ -29,7 +29,7 @@ from benchmarks.miniature import page as page_module  # noqa: E402
 from benchmarks.miniature import pictures, units, verdicts  # noqa: E402
 from benchmarks.miniature.__main__ import main, run_units  # noqa: E402
 from benchmarks.miniature.unit import RETRIEVAL, STS_TASKS, load_data, measure, work, write  # noqa: E402
-from benchmarks.miniature.units import FIRST, RATES, SEARCH_SEED, TRIALS, VARIANTS, Plan, chosen_rate, next_rates  # noqa: E402
+from benchmarks.miniature.units import COARSE, RATES, SEARCH_SEED, TRIALS, VARIANTS, Plan, chosen_rate, next_rates  # noqa: E402
 from benchmarks.miniature.verdicts import CLAIMS, FAILS, HOLDS, NOT_RUN, OPEN, Claim, Run, answer_claims  # noqa: E402
 from dcpcse.cli.parse import parse_training  # noqa: E402
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED  # noqa: E402
@@ -322,7 +322,7 @@ def words_of(unit: units.Unit) -> list[str]:
 def test_every_variant_is_accepted_by_the_commands_that_it_becomes(tmp_path):
     plan = a_plan(tmp_path, *VARIANTS)
     mixed = a_plan(tmp_path, "consert", "dcpcse-mlm", "dcpcse").ready()  # what is starred comes first
-    assert [unit.name for unit in mixed][:2] == [f"dcpcse, learning rate {rate:g}" for rate in FIRST]
+    assert [unit.name for unit in mixed][:2] == [f"dcpcse, learning rate {rate:g}" for rate in COARSE[:2]]
     assert {unit.measured["variant"] for unit in a_plan(tmp_path, "dcpcse-mlm").ready()} == {"dcpcse"}
     for variant in VARIANTS.values():
         if variant.method is not None:
@@ -344,24 +344,27 @@ def test_every_variant_is_accepted_by_the_commands_that_it_becomes(tmp_path):
     assert len(templates) == 8 and all(f"template: '{template}'" in text for template in templates)
 
 
-SEARCHES = [  # scores of the first rates, the third rate and its score, the last rate
-    ((20, 60), 1e-1, 30, 3e-2),
-    ((20, 30), 1e-1, 60, 3e-1),
-    ((60, 20), 1e-4, 10, 3e-3),
-    ((60, 20), 1e-4, 70, 3e-5),
-    ((-inf, 60), 1e-1, -inf, 3e-3),
-    ((-inf, -inf), 1e-4, 10, 3e-5),
+SEARCHES = [  # scores of the rates 1e-4 to 1e-1, and the last rate
+    ((10, 20, 60, 30), 3e-2),
+    ((10, 20, 30, 60), 3e-1),
+    ((10, 60, 20, 10), 3e-3),
+    ((70, 60, 20, 10), 3e-5),
+    ((45, 49, 48, 70), 3e-1),  # the lower rates train nothing
+    ((-inf, -inf, 60, -inf), 3e-3),
 ]
 
 
-def test_a_search_goes_from_the_first_rates_to_the_better_side_and_ends_between_the_best():
-    assert next_rates({}) == list(FIRST) == [1e-3, 1e-2] and next_rates({1e-2: 50.0}) == [1e-3]
+def test_a_search_tries_rates_far_apart_and_ends_between_the_best():
+    assert next_rates({}) == list(COARSE) == [1e-4, 1e-3, 1e-2, 1e-1] and next_rates({1e-2: 50.0}) == [
+        1e-4,
+        1e-3,
+        1e-1,
+    ]
     assert all(2.9 < high / low < 3.4 for low, high in pairwise(RATES))
-    for first, third, then, last in SEARCHES:
-        tried = dict(zip(FIRST, first, strict=True))
-        assert next_rates(tried) == [third]
-        assert next_rates(tried | {third: then}) == [last]
-        assert next_rates(tried | {third: then, last: -inf}) == [] and len(tried) + 2 == TRIALS
+    for scores, last in SEARCHES:
+        tried = dict(zip(COARSE, scores, strict=True))
+        assert next_rates(tried) == [last]
+        assert next_rates(tried | {last: -inf}) == [] and len(tried) + 1 == TRIALS
 
 
 def test_of_rates_that_are_nearly_as_good_as_the_best_the_lowest_is_chosen_and_failed_trainings_never():
@@ -369,7 +372,7 @@ def test_of_rates_that_are_nearly_as_good_as_the_best_the_lowest_is_chosen_and_f
     assert chosen_rate(tried) == 1e-1
     assert chosen_rate(tried | {1e-2: 54.0 - units.MARGIN}) == 1e-2
     assert chosen_rate(tried | {3e-1: 54.6}) == 3e-1
-    failed = dict.fromkeys([*FIRST, 1e-4], -inf)
+    failed = dict.fromkeys(COARSE, -inf)
     assert chosen_rate(failed) is None and next_rates(failed) == []
 
 
@@ -473,7 +476,7 @@ def test_a_run_searches_measures_deletes_its_models_and_is_not_repeated(here, pl
     plan = a_plan(tmp_path, "untouched-static", "dcpcse")
     assert run_units(plan, 2, places) == []
     assert len(here) == TRIALS + 1 + 2
-    assert re.match(r"7 of 7: .*: avg -?\d+\.\d\d, stsb_dev", capsys.readouterr().out.splitlines()[-1])
+    assert re.match(r"8 of 8: .*: avg -?\d+\.\d\d, stsb_dev", capsys.readouterr().out.splitlines()[-1])
     trials = {rate: score for rate, (score, _) in plan.trials(VARIANTS["dcpcse"]).items()}
     measured = verdicts.read_runs(tmp_path)
     assert [(one.variant, one.seed) for one in measured] == [("dcpcse", 0), ("dcpcse", 1), ("untouched-static", None)]

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from senteval.scores import cosine
-
 from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
 from dcpcse.utils.arguments import known_arguments, path
 from dcpcse.utils.errors import OptionError, UserError, spell
@@ -78,7 +76,8 @@ class ExportFormat:
             )
         if not self.is_rounded:
             return float(abs(actual - expected).max())
-        return float((1 - cosine(actual, expected)).max())
+        norms = ((actual**2).sum(1) * (expected**2).sum(1)) ** 0.5
+        return float((1 - (actual * expected).sum(1) / norms).max())
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
         """Return the model to export, with its LoRA adapter merged if `merges` is set.
