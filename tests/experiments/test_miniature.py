@@ -284,7 +284,7 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
     page_module.write_page(tmp_path, tmp_path / "miniature.md", real_data)
     inputs = units.read_json(tmp_path / units.SETTINGS)["inputs"]
     plan = Plan([*VARIANTS.values()], tmp_path, inputs)  # of units with other options, `is_done` ends the program
-    assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (105, 62)
+    assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (105, 26)
     places = (tmp_path, ROOT / "docs")
     written, stored = (units.read_json(folder / "miniature/miniature.json") for folder in places)
     new, old = ((folder / "miniature.md").read_text(encoding="utf-8") for folder in places)
@@ -436,7 +436,7 @@ def test_a_search_in_which_all_trainings_fail_stops_the_variant(tmp_path):
         for unit in ready:
             write(unit.folder / units.RECORD, unit.record)
             write(unit.folder / units.FAILURE, {"reason": "losses are not finite", "seconds": 1.0})
-    assert len(plan.trials(VARIANTS["simcse"])) == 3 and not (tmp_path / "units").exists()
+    assert len(plan.trials(VARIANTS["simcse"])) == 4 and not (tmp_path / "units").exists()
 
 
 class Here:
@@ -495,7 +495,7 @@ def test_a_run_searches_measures_deletes_its_models_and_is_not_repeated(here, pl
 def test_trainings_that_fail_are_recorded_and_not_repeated(here, places, tmp_path, capsys):
     """A learning rate of 1e30 makes losses that are not finite."""
     plan = a_plan(tmp_path, "esimcse")
-    for rate, score in {1e-3: 1.0, 1e-2: 2.0, 1e-1: 1.0, 3e-3: 1.0, 1e30: 9.0}.items():
+    for rate, score in {1e-4: 1.0, 1e-3: 1.0, 1e-2: 2.0, 1e-1: 1.0, 3e-3: 1.0, 1e30: 9.0}.items():
         unit = plan.unit(VARIANTS["esimcse"], SEARCH_SEED, rate)
         write(unit.folder / units.RECORD, unit.record)
         write(unit.folder / units.SCORES, {"scores": {"stsb_dev": score}, "seconds": 1.0})
