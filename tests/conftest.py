@@ -1,5 +1,6 @@
 """Fixtures of tiny encoders and data, and of the real ones where they are."""
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -7,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import random
+import resource
 import signal
 import sys
 import tarfile
@@ -78,6 +80,26 @@ def no_waiting():
         patch.setattr(environment, "git_commit", functools.cache(environment.git_commit))
         patch.setattr(environment, "versions", functools.cache(environment.versions))
         yield
+
+
+@pytest.fixture
+def largest_file(monkeypatch):
+    """largest_file(bytes) → context in which no file can be larger, as on a full disk.
+
+    Python does not notice that it cuts the bytecode of a module there, and would later read it.
+    """
+
+    @contextlib.contextmanager
+    def limit(size: int) -> Iterator[None]:
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit
 
 
 @pytest.fixture

@@ -267,7 +267,7 @@ def test_a_measurement_that_fails_or_takes_too_long_is_a_row_and_ends_with_all_i
 
     rows = run("import sys; open(sys.argv[1], 'w').write('{\"a\": {\"ms\": 1}}')", 60)
     assert rows == {"a": {"ms": 1}}
-    assert run("print('begun'); raise ValueError('why')", 60)["a row"]["failed"] == "ValueError: why"
+    assert run("print('begun', flush=True); raise ValueError('why')", 60)["a row"]["failed"] == "ValueError: why"
     start = time.monotonic()
     slow = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '100'])"  # keeps the output open
     assert run(slow, 2)["a row"] == {"failed": "stopped after 2 s; begun", "output": "begun\n"}

@@ -80,7 +80,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "train ... --train_file classes.csv --batch_sampler no_duplicates": "at most 2",
         f"{CORRUPT} --output_dir out --train_file several.csv": "2 columns of positives",
         "train ... --train_file two.csv two.csv": "is given twice",
-        "train ... --train_file two.csv train.txt": "train has the columns anchor, another",
+        "train ... --train_file two.csv train.txt": "train has the columns anchor, but another",
         "train ... --method sbert --train_file labelled.csv two.csv": "columns",
         "train ... --train_file two.csv triples.csv --train_weights 1 2 3": "3 weights for 2",
         "train ... --train_weights 1": "1 weight for 1",

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,18 +71,14 @@ def words_of(unsupervised, tiny, train_txt, sts_data) -> Callable[[str, Path], l
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_a_disk_that_is_full_is_left_as_it_was(name, words_of, tool, tmp_path):
+def test_a_disk_that_is_full_is_left_as_it_was(name, words_of, tool, largest_file, tmp_path):
     """The disk is full after 100 bytes of a file; the folder of the output does not exist before."""
     words = words_of(name, tmp_path / "new")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
-        with contextlib.chdir(tmp_path):
+        with largest_file(100), contextlib.chdir(tmp_path):
             error = tool(main, words).err
     except Exception as raised:  # the writers of some libraries raise others than OSError
         error = str(raised)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert os.strerror(errno.EFBIG) in error
     left = {path: hashed for path, hashed in files(tmp_path).items() if path != "new" and not path.endswith(".parts")}
     assert set(left) <= ({"new/v.npy.parts/job.json"} if name == "encode" else set()), left

@@ -1,7 +1,6 @@
 """Commands to which the system refuses something: one line, exit code 2, and nothing is left behind."""
 
 import os
-import resource
 import shutil
 from pathlib import Path
 
@@ -44,15 +43,12 @@ def test_a_closed_folder_is_one_line(tiny, sts_data, tool, tmp_path, without_rig
 
 
 @pytest.mark.parametrize("to", ["onnx", "huggingface", "sentence-transformers"])
-def test_an_export_beyond_the_largest_file_is_one_line(to, tiny, tool, tmp_path):
+def test_an_export_beyond_the_largest_file_is_one_line(to, tiny, tool, largest_file, tmp_path):
     """Libraries in Rust and C++ write these files, and report the limit in their own ways."""
     model_of("simcse", tiny).save(tmp_path / "model")
-    before, limits = files(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
+    before = files(tmp_path)
+    with largest_file(4096):
         outcome = tool(main, ["export", str(tmp_path / "model"), "--to", to, "--output", str(tmp_path / "new")])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert outcome.code == 2 and outcome.err.count("error: ") == 1 and "Traceback" not in outcome.err
     assert files(tmp_path) == before
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import signal
 import threading
 from functools import partial
@@ -68,17 +67,12 @@ def test_a_check_of_a_folder_that_is_killed_leaves_nothing_for_long(tmp_path, mo
     assert names(tmp_path) == []
 
 
-def test_files_that_belong_together_are_written_or_none_of_them(tmp_path):
+def test_files_that_belong_together_are_written_or_none_of_them(largest_file, tmp_path):
     """Beyond 1,000 bytes, a file cannot be written here, as on a full disk."""
     (tmp_path / "a").write_text("before")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        for second in (tmp_path / "b", tmp_path / "new/folder/b"):
-            with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
-                files.write_files({tmp_path / "a": "after", second: "x" * 2000})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for second in (tmp_path / "b", tmp_path / "new/folder/b"):
+        with largest_file(1000), pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+            files.write_files({tmp_path / "a": "after", second: "x" * 2000})
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "before"
     files.write_files({tmp_path / "a": "after", tmp_path / "b": b"too"})
     assert [(tmp_path / name).read_text() for name in names(tmp_path)] == ["after", "too"]
