@@ -284,7 +284,7 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
     page_module.write_page(tmp_path, tmp_path / "miniature.md", real_data)
     inputs = units.read_json(tmp_path / units.SETTINGS)["inputs"]
     plan = Plan([*VARIANTS.values()], tmp_path, inputs)  # of units with other options, `is_done` ends the program
-    assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (105, 26)
+    assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (122, 62)
     places = (tmp_path, ROOT / "docs")
     written, stored = (units.read_json(folder / "miniature/miniature.json") for folder in places)
     new, old = ((folder / "miniature.md").read_text(encoding="utf-8") for folder in places)
@@ -296,7 +296,7 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
     heading = "## The headline claims\n"  # the claims with their intervals stand above it
     assert new.split(heading)[1] == old.split(heading)[1]
     shown = set(re.findall(r"!\[.+\]\(miniature/(.+)\.png\)", old))
-    assert shown == {"claims", "curves", "rates", "scores", "tokens"}
+    assert shown == {"claims", "curves", "lengths", "rates", "scores", "tokens"}
     gold = verdicts.gold_scores(real_data)
     for run in verdicts.read_runs(tmp_path)[::7]:
         each = [stats.spearmanr(run.similarities[task], gold[task]).statistic for task in STS_TASKS]
