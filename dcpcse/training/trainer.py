@@ -103,7 +103,7 @@ class Trainer(HookedTrainer):
             a copy with the values that were filled in.
         train_dataset: Sentences, pairs, triples or sentences with classes in any form that
             `dcpcse.data.training_data.load_training_data` reads, such as a list or a file, or a dict of several such
-                data by name. Each batch then has rows of one of them. None if the trainer only evaluates.
+            data by name. Each batch then has rows of one of them. None if the trainer only evaluates.
         eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (such as `["STSBenchmark"]`,
             with files in `eval_data_dir`), or a `senteval.Suite`. Several sets of data are given as a dict from names
             to such data; a metric METRIC of the data NAME is then called NAME_METRIC. None: no evaluation.
