@@ -238,6 +238,9 @@ def _refuse_own_folder(name_or_path: str) -> None:
 
 
 def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
+    if (folder := Path(name_or_path)).is_dir() and not (folder / "config.json").exists():
+        problem = "the folder contains no config.json, so it is not a complete encoder; copy or save it again"
+        raise UserError(f"cannot load the encoder {name_or_path!r}: {problem}")
     with _user_errors(name_or_path, "encoder"):
         config = transformers.AutoConfig.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
     if not hasattr(config, "hidden_size") or config.is_encoder_decoder:
@@ -476,8 +479,6 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
             reason = NO_WEIGHTS
         elif folder.is_file():
             reason = "it is a file; give the folder that contains it"
-        elif folder.is_dir() and not (folder / "config.json").is_file():
-            reason = f"the folder contains no config.json, so it is not a complete {what}; copy or save it again"
         elif folder.is_dir():
             reason = f"the folder contains no readable {what}: {first_line(error)}"
         elif folder.is_absolute() or name_or_path.startswith("."):
