@@ -232,6 +232,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "adapt trained mine.csv --output_dir out": "trained",
         "adapt bert mine.csv --output_dir out -- --seed 1": "--seed",
         "adapt bert pairs.csv --output_dir out --columns anchor=nowhere": "'nowhere'",
+        "adapt bert pairs.csv --output_dir out --columns anchor=a -- --columns anchor=b": "is given twice",
         "adapt bert mine.csv --output_dir out -- --pooler_type cls": "--pooler_type cls",
         "adapt bert mine.csv --output_dir out -- --tuning full": "--tuning full",
         "adapt bert mine.csv --output_dir out -- --pre_seq_len 8 --lora_r 4": "--pre_seq_len, --lora_r",

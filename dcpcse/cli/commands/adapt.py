@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
+from dcpcse.utils.errors import OptionError
 from dcpcse.utils.option_fields import SEED, finite_number, require
 
 DESCRIPTION = """Adapt a sentence encoder to data of your own: the encoder is measured as it is, prompts are trained on
@@ -24,9 +25,10 @@ def adapt_command(argv: Sequence[str]) -> None:
     from dcpcse.experiments.adaptation.run import Request, adapt_encoder
     from dcpcse.training.options import training_option_parser
 
-    columns = vars(args).pop("columns")
-    further = [*argv[split + 1 :], *(["--columns", *columns] if columns else [])]
-    options = training_option_parser().given(further)
+    options, columns = training_option_parser().given(argv[split + 1 :]), vars(args).pop("columns")
+    if columns and "columns" in options:
+        raise OptionError("columns", columns, "is given twice", "give it once, before or after --")
+    options |= {"columns": columns} if columns else {}
     values = {**vars(args), "output_dir": Path(args.output_dir), "given": options, "started": started}
     print_result(str(adapt_encoder(Request(**values))))
 
