@@ -110,6 +110,8 @@ def run_units(plan: Plan, jobs: int, places: Mapping[str, str], keep_models: boo
     """
     threads = str(max(1, len(os.sched_getaffinity(0)) // jobs))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    recorded = system_info()
+    recorded["hardware"]["threads"] = int(threads)  # of each unit, not of this process
     facts = json.dumps({"places": dict(places), "parent": os.getpid(), "keep_models": keep_models})
     running: dict[Path, tuple[Unit, Popen, float]] = {}
     broken, estimated, actual = [], 0.0, 0.0
@@ -117,7 +119,7 @@ def run_units(plan: Plan, jobs: int, places: Mapping[str, str], keep_models: boo
         while True:
             waiting = [unit for unit in plan.ready() if unit.folder not in running and unit.name not in broken]
             for unit in waiting[: jobs - len(running)]:
-                write(unit.folder / units.RECORD, {**unit.record, "environment": system_info()})
+                write(unit.folder / units.RECORD, {**unit.record, "environment": recorded})
                 command = [sys.executable, "-m", "benchmarks.miniature.unit", str(unit.folder), facts]
                 with (unit.folder / units.LOG).open("a") as log:
                     process = Popen(command, stdout=log, stderr=log, env=environment, cwd=ROOT)

@@ -69,8 +69,10 @@ def hidden_states(
 
 def _inputs(part: EncoderBatch) -> dict[str, Tensor]:
     """Return the inputs of a part, always with position ids: those of other parts may differ from the default."""
-    position_ids = part.encoder.positions.ids(part.input_ids, part.encoder.position_offset)
-    return {"position_ids": position_ids} | part.encoder.inputs(part.input_ids, part.slots)
+    inputs = part.encoder.inputs(part.input_ids, part.slots)
+    if "position_ids" not in inputs:
+        inputs["position_ids"] = part.encoder.positions.ids(part.input_ids, part.encoder.position_offset)
+    return inputs
 
 
 def _joined(inputs: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:

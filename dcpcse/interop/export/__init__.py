@@ -10,7 +10,7 @@ embeddings.
 
 import importlib
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -92,6 +92,13 @@ class ExportFormat:
         require_packages("this format", self.packages, self.extra)
 
 
+ONNX = ExportFormat(
+    "onnx",
+    "one graph for onnxruntime, including the encoder",
+    "onnx",
+    ("onnx", "onnxscript", "onnxruntime"),
+    options=("truncate_dim",),
+)
 EXPORT_FORMATS = {
     "peft": ExportFormat("peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",), merges=False),
     "sentence-transformers": ExportFormat(
@@ -101,19 +108,11 @@ EXPORT_FORMATS = {
         ("sentence_transformers",),
         options=("truncate_dim",),
     ),
-    "onnx": ExportFormat(
-        "onnx",
-        "one graph for onnxruntime, including the encoder",
-        "onnx",
-        ("onnx", "onnxscript", "onnxruntime"),
-        options=("truncate_dim",),
-    ),
-    "onnx-int8": ExportFormat(
-        "onnx_int8",
-        "the same with weights of 8 bits, which a CPU computes faster",
-        "onnx",
-        ("onnx", "onnxscript", "onnxruntime"),
-        options=("truncate_dim",),
+    "onnx": ONNX,
+    "onnx-int8": replace(
+        ONNX,
+        module="onnx_int8",
+        help="the graph of onnx with weights of 8 bits, which a CPU computes faster",
         is_rounded=True,
     ),
     "huggingface": ExportFormat("huggingface", "a trained encoder for AutoModel"),
