@@ -17,4 +17,4 @@ fi
 .venv/bin/lint-imports  # the order of the packages: pyproject.toml
 # One process per core with one thread each: the tests' matrix products are too small to gain from threads.
 workers=$(( $(nproc) < 4 ? $(nproc) : 4 ))
-OMP_NUM_THREADS=1 exec "$python" -m pytest --numprocesses "$workers" --dist worksteal "$@"
+OMP_NUM_THREADS=1 exec "$python" -m pytest --numprocesses "$workers" --dist worksteal -rs "$@"
