@@ -46,10 +46,11 @@ class TrainingSets:
 
     def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return the set, the location in the set, and the sentences of each row. All rows must be of one set."""
+        first = 0
         for name, data in self.sets.items():
-            if rows[0] < len(data.dataset):
-                return [{"set": name, **place} for place in data.locate(rows)]
-            rows = [row - len(data.dataset) for row in rows]
+            if rows[0] < first + len(data.dataset):
+                return [{"set": name, **place} for place in data.locate([row - first for row in rows])]
+            first += len(data.dataset)
         raise IndexError(f"row {rows[0]} is after the last row of all training sets")
 
 

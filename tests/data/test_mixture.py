@@ -90,6 +90,8 @@ def test_examples_have_the_sentences_of_their_set_with_shared_roles(mixed, sets)
             if epoch == 0:
                 (place,) = sets.locate([example["row"]])
                 assert (place["set"], place["row"], place["anchor"]) == (name, row, anchor)
+    with pytest.raises(IndexError, match="row 1000 is after the last row"):
+        sets.locate([1000])
     assert 5 < len(drawn) <= 18 and all(text.startswith("of s ") for text in drawn)
 
 
