@@ -235,7 +235,7 @@ def test_a_run_of_a_trainer_can_be_described_and_says_what_to_load(tiny, sentenc
 
 WITHOUT = {
     **{"eval_pairs": "x --eval_strategy no", "eval_delay": "2 --do_eval", "save_steps": "4 --save_strategy epoch"},
-    **{"load_best_model_at_end": "True --save_strategy no", "denoise_in_dev": "True --method promptbert"},
+    **{"load_best_model_at_end": "True", "denoise_in_dev": "True --method promptbert"},
     **{"adam_bias_correction": "True --optim sgd", "warmup_steps": "10 --lr_scheduler_type constant"},
 }
 WITH = (
@@ -250,6 +250,7 @@ def reported(line, caplog, tmp_path):
     caplog.set_level("INFO", "dcpcse")
     usual = f"--model_name_or_path x --train_file x --output_dir {tmp_path} --use_cpu --report_to none"
     (_, data, run), given = parse_training(f"{usual} {line}".split())
+    assert run.eval_strategy != "no" or "at every evaluation" not in caplog.text, "it promises evaluations"
     caplog.clear()
     resolve_arguments.resolve_arguments(run, data, given)
     return [message for message in caplog.messages if "has no effect" in message]
