@@ -87,7 +87,7 @@ def write_page(
     beside = target.with_suffix("")
     write(beside / "miniature.json", figures)
     findings = (beside / FINDINGS).read_text(encoding="utf-8") if (beside / FINDINGS).is_file() else ""
-    target.write_text(_page(figures, runs, _draw(folder, beside, runs, figures), findings), encoding="utf-8")
+    target.write_text(_page(figures, runs, _draw(folder, beside, figures), findings), encoding="utf-8")
     return answers
 
 
@@ -110,21 +110,14 @@ def _figures(folder: Path, runs: Sequence[Run], answers: Sequence[Answer], base:
         },
         "search": search_record(folder),
         "pretraining_seconds": {name: record["seconds"] for name, record in records.items() if record},
-        "lengths": pictures.length_points(runs),
         "failures": {f"{path.parent.name}, {path.name}": reason for path, reason in failures.items()},
     }
 
 
-def _draw(folder: Path, beside: Path, runs: Sequence[Run], figures: Mapping[str, Any]) -> dict[str, str]:
+def _draw(folder: Path, beside: Path, figures: Mapping[str, Any]) -> dict[str, str]:
     """Draw all pictures that the units allow. Returns picture → its path from the page."""
     if any(answer["value"] is not None for answer in figures["claims"]):
         pictures.draw_claims(figures["claims"], beside / "claims.png")
-    if searches := figures["search"]["searches"]:
-        pictures.draw_rates(searches, beside / "rates.png")
-    if any(run.seed is not None for run in runs):
-        pictures.draw_scores(runs, beside / "scores.png")
-    if len(points := pictures.length_points(runs)) > 1:
-        pictures.draw_lengths(points, beside / "lengths.png")
     if (folder / "tokens.png").is_file():
         shutil.copyfile(folder / "tokens.png", beside / "tokens.png")
     return {path.stem: f"{beside.name}/{path.name}" for path in beside.glob("*.png")}
@@ -137,15 +130,10 @@ def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[st
     ordered = [VARIANTS[name] for name in sorted(runs, key=lambda name: (-means[name], name))]
     trained = [variant for variant in ordered if variant.method is not None]
     untouched = [variant for variant in ordered if variant.method is None and variant.base == BASE]
-    small = [variant for variant in ordered if variant.base != BASE]
     tied = [
         [f"`{name}`", f"{figure:.2f}", _mean(runs[name], "avg", 2)]
         for name, figure in MATRICES.items()
         if name in runs
-    ]
-    lengths = [
-        [str(length), str(len(each)), f"{np.mean(each):.2f}", ", ".join(f"{score:.2f}" for score in each)]
-        for length, each in figures["lengths"].items()
     ]
     notes: dict[str, list[str]] = {}
     for claim in verdicts.CLAIMS:
@@ -171,11 +159,8 @@ def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[st
         "margin": units.MARGIN,
         "search_table": _search_table(searches),
         "ends": ", ".join(f"`{name}`" for name, search in searches.items() if search["at_end_of_range"]),
-        "best": pictures.best_untouched(measured),
         "untouched_table": _scores_table(runs, untouched, SCORES),
-        "lengths_table": _table(["length", "seeds", "mean", "each seed"], lengths) if len(lengths) > 1 else "",
         "tied_table": _table(["matrix", "published avg", "measured avg"], tied),
-        "small_table": _scores_table(runs, small, SCORES),
         "measured_seconds": sum(run.seconds for run in measured),
         "missing": ", ".join(
             f"`{name}`" + (f" ({number} of {len(VARIANTS[name].seeds)} are missing)" if name in runs else "")

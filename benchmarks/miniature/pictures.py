@@ -1,37 +1,31 @@
-"""The pictures of the page: claims with their intervals, scores of all variants, prompt length, and tokens."""
+"""The pictures of the page: claims with their intervals, and tokens."""
 
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import matplotlib.style
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.miniature.verdicts import FAILS, HOLDS, METRICS, OPEN, Answer, Run
+from benchmarks.miniature.verdicts import FAILS, HOLDS, METRICS, OPEN, Answer
 
 STYLE = ["default", Path(__file__).with_name("miniature.mplstyle")]
 
 # Colours of Okabe and Ito (2008), which colour-blind readers can tell apart.
-BLUE, RED, GREEN, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#6e6e6e"
+RED, GREEN, GREY = "#D55E00", "#009E73", "#6e6e6e"
 
 # Verdict → colour and marker; the markers tell them apart without colour.
 LOOKS = {HOLDS: (GREEN, "o"), FAILS: (RED, "X"), OPEN: (GREY, "D")}
 
 # Height of a row and width of a page in inches.
 ROW, WIDTH = 0.17, 6.3
-
-# Prompt length → variant: the miniature of DCPCSE's figure 2.
-LENGTHS = {1: "dcpcse-length-1", 4: "dcpcse-length-4", 10: "dcpcse-length-10", 16: "dcpcse"}
 
 # The look of a published difference.
 PUBLISHED = {"color": "black", "marker": "|", "markersize": 7, "markeredgewidth": 1.2, "linestyle": "none"}
@@ -104,81 +98,6 @@ def _forest(axes: Axes, answers: Sequence[Answer]) -> None:
         axes.set_xticks(ticks, [f"{tick:+g}" if tick else "0" for tick in ticks])
         axes.minorticks_off()
         axes.set_xlim(-1.2 * largest, 1.2 * largest)
-
-
-def best_untouched(runs: Sequence[Run]) -> Run | None:
-    """Return the run of the embedded encoder without training that has the highest score on STS-B dev."""
-    untouched = [run for run in runs if run.variant.startswith("untouched-")]
-    return max(untouched, key=lambda run: run.scores["stsb_dev"], default=None)
-
-
-@matplotlib.style.context(STYLE)
-def draw_scores(runs: Sequence[Run], path: Path) -> None:
-    """Draw the STS average of each trained variant, as mean and range over seeds, and untouched encoders as lines."""
-    points: dict[str, list[float]] = {}
-    for run in runs:
-        if run.seed is not None:
-            points.setdefault(run.variant, []).append(run.scores["avg"])
-    names = sorted(points, key=lambda name: -float(np.mean(points[name])))
-    drawn = Figure(figsize=(WIDTH, ROW * len(names) + 1.3), layout="constrained")
-    axes, handles = drawn.subplots(), {}
-    axes.set_title("Average of the seven STS tasks of the trained variants")
-    for row, name in enumerate(names):
-        each = points[name]
-        band = {"color": BLUE, "alpha": 0.3, "linewidth": 5, "solid_capstyle": "butt"}
-        (handles["lowest to highest seed"],) = axes.plot([min(each), max(each)], [row, row], **band)
-        (handles["mean over seeds"],) = axes.plot([np.mean(each)], [row], marker="o", color=BLUE, linestyle="none")
-    lines = {"untouched-cls": "untouched [CLS]", "untouched-mean": "untouched mean"}
-    references = {lines[run.variant]: run.scores["avg"] for run in runs if run.variant in lines}
-    if best := best_untouched(runs):
-        words = best.variant.removeprefix("untouched-").replace("-", " ")
-        references[f"best untouched on dev: {words}"] = best.scores["avg"]
-    for (label, score), colour, line in zip(references.items(), (RED, GREEN, ORANGE), ("--", "-.", ":"), strict=False):
-        handles[label] = axes.axvline(score, color=colour, linestyle=line, linewidth=1)
-    axes.set_yticks(range(len(names)), [name.replace("-", " ") for name in names])
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlabel("Spearman × 100")
-    _save(drawn, handles, 2, path)
-
-
-@matplotlib.style.context(STYLE)
-def draw_rates(searches: Mapping[str, Any], path: Path) -> None:
-    """Draw the dev scores of the search over the learning rate, on a logarithmic axis; the chosen rate has a ring."""
-    drawn = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-    axes, handles, chosen = drawn.subplots(), {}, None
-    looks = zip(searches.items(), cycle([BLUE, RED, GREEN, ORANGE, GREY]), cycle("ooooossssssDDDDD"), strict=False)
-    for (name, search), colour, marker in looks:
-        scores = {float(rate): score for rate, score in search["stsb_dev"].items() if score is not None}
-        rates = sorted(scores)
-        label = name.replace("-", " ")
-        (handles[label],) = axes.plot(rates, [scores[rate] for rate in rates], marker=marker, color=colour)
-        if search["chosen"] in scores:
-            ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "color": "black", "linestyle": "none"}
-            (chosen,) = axes.plot([search["chosen"]], [scores[search["chosen"]]], **ring)
-    if chosen:
-        handles["chosen rate"] = chosen
-    axes.set_xscale("log")
-    axes.set_title("Search of the learning rates")
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel("Spearman × 100 on STS-B dev")
-    _save(drawn, handles, 3, path)
-
-
-def length_points(runs: Sequence[Run]) -> dict[int, list[float]]:
-    """Return prompt length → STS average × 100 of each seed."""
-    points = {
-        length: [run.scores["avg"] for run in runs if run.variant == variant] for length, variant in LENGTHS.items()
-    }
-    return {length: averages for length, averages in points.items() if averages}
-
-
-def draw_lengths(points: Mapping[int, Sequence[float]], path: Path) -> None:
-    """Draw the STS average against the prompt length (DCPCSE, figure 2)."""
-    rows = [{"name": f"here/length-{length}", "cells": {"avg": {"values": each}}} for length, each in points.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder, "answer.json")
-        answer.write_text(json.dumps({"rows": rows}), encoding="utf-8")
-        plot("prompt-length", [str(answer)], path)
 
 
 def plot(kind: str, words: Sequence[str], path: Path) -> None:

@@ -26,7 +26,7 @@ sys.path.append(str(ROOT))
 
 import dcpcse  # noqa: E402
 from benchmarks.miniature import page as page_module  # noqa: E402
-from benchmarks.miniature import pictures, units, verdicts  # noqa: E402
+from benchmarks.miniature import units, verdicts  # noqa: E402
 from benchmarks.miniature.__main__ import main, run_units  # noqa: E402
 from benchmarks.miniature.unit import RETRIEVAL, STS_TASKS, load_data, measure, work, write  # noqa: E402
 from benchmarks.miniature.units import COARSE, RATES, SEARCH_SEED, TRIALS, VARIANTS, Plan, chosen_rate, next_rates  # noqa: E402
@@ -78,7 +78,8 @@ def test_a_claim_names_variants_and_published_rows_and_its_figures_are_on_the_cl
             assert claim.claimed[0] < figures[1] - figures[0] < claim.claimed[1], claim.key
         if claim.starred:
             assert VARIANTS[claim.first].starred and VARIANTS[claim.second].starred, claim.key
-    assert set(pictures.LENGTHS.values()) <= set(VARIANTS)
+    used = {name for claim in CLAIMS for name in (claim.first, claim.second)}
+    assert {name for name, variant in VARIANTS.items() if variant.method} <= used
     table = {name: figure for one in CLAIMS for name, figure in zip((one.first, one.second), one.figures, strict=True)}
     assert page_module.MATRICES.items() <= table.items()
 
@@ -262,8 +263,7 @@ def test_the_page_has_every_claim_and_the_figures_of_the_files(folder, capsys):
     assert {one["key"]: one["verdict"] for one in figures["claims"] if one["verdict"] != "not run"} == found
     assert figures["variants"]["simcse"]["scores"]["avg"] == pytest.approx(values)
     assert "`old`" not in page
-    for name in ("claims", "rates", "scores", "lengths"):
-        assert f"(miniature/{name}.png)" in page and (folder / f"docs/miniature/{name}.png").is_file()
+    assert "(miniature/claims.png)" in page and (folder / "docs/miniature/claims.png").is_file()
 
 
 def test_the_page_of_an_empty_folder_needs_no_data(tmp_path):
@@ -284,7 +284,7 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
     page_module.write_page(tmp_path, tmp_path / "miniature.md", real_data)
     inputs = units.read_json(tmp_path / units.SETTINGS)["inputs"]
     plan = Plan([*VARIANTS.values()], tmp_path, inputs)  # of units with other options, `is_done` ends the program
-    assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (122, 62)
+    assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (139, 45)
     places = (tmp_path, ROOT / "docs")
     written, stored = (units.read_json(folder / "miniature/miniature.json") for folder in places)
     new, old = ((folder / "miniature.md").read_text(encoding="utf-8") for folder in places)
@@ -296,7 +296,7 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
     heading = "## The headline claims\n"  # the claims with their intervals stand above it
     assert new.split(heading)[1] == old.split(heading)[1]
     shown = set(re.findall(r"!\[.+\]\(miniature/(.+)\.png\)", old))
-    assert shown == {"claims", "curves", "lengths", "rates", "scores", "tokens"}
+    assert shown == {"claims", "curves", "tokens"}
     gold = verdicts.gold_scores(real_data)
     for run in verdicts.read_runs(tmp_path)[::7]:
         each = [stats.spearmanr(run.similarities[task], gold[task]).statistic for task in STS_TASKS]
