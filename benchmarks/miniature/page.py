@@ -163,9 +163,9 @@ def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[st
         "tied_table": _table(["matrix", "published avg", "measured avg"], tied),
         "measured_seconds": sum(run.seconds for run in measured),
         "missing": ", ".join(
-            f"`{name}`" + (f" ({number} of {len(VARIANTS[name].seeds)} are missing)" if name in runs else "")
+            f"`{name}` ({number} of {len(VARIANTS[name].seeds)})"
             for name, number in lacking.items()
-            if number
+            if number and name in runs
         ),
         "obstacles": {
             claim["title"]: claim["obstacle"]
