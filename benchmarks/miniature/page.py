@@ -152,7 +152,7 @@ def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[st
         "answered_table": claims_table([claim for claim in claims if claim["verdict"] != verdicts.NOT_RUN]),
         "not_run_table": claims_table(
             [claim for claim in claims if claim["verdict"] == verdicts.NOT_RUN],
-            ("claim", "published", "paper", "compared"),
+            ("claim", "compared"),
         ),
         "notes": notes,
         "trained_table": _scores_table(runs, trained, SCORES | GEOMETRY, training=True),
@@ -254,5 +254,5 @@ def _search_table(searches: Mapping[str, Any]) -> str:
             score = search["stsb_dev"].get(rate)
             text = f"{score:.2f}" if score is not None else "failed" if rate in search["stsb_dev"] else ""
             cells.append(f"**{text}**" if float(rate) == search["chosen"] else text)
-        rows.append([f"`{name}`", *cells, f"{search['seconds'] / 60:.1f}"])
-    return _table(["searched for", *rates, "minutes"], rows)
+        rows.append([f"`{name}`", *cells])
+    return _table(["searched for", *rates], rows)
