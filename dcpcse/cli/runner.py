@@ -12,7 +12,7 @@ from types import TracebackType
 from senteval.errors import DataError
 
 from dcpcse.utils.console import print_message, printable_output
-from dcpcse.utils.errors import UserError, command_line, describe_error, printable, shortened
+from dcpcse.utils.errors import UserError, command_line, describe_error, first_line, printable, shortened
 from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 
 
@@ -101,7 +101,7 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
 
         error = as_user_error(error)
     if isinstance(error, RuntimeError) and _is_lost_process(error):
-        return f"a different process of this run has ended or cannot be reached: {str(error).splitlines()[0]}", 1
+        return f"a different process of this run has ended or cannot be reached: {first_line(error)}", 1
     line = describe_error(error)
     if line is None:
         return None

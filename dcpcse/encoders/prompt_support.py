@@ -14,7 +14,7 @@ from dcpcse.encoders.attention import PREFIX_ATTENTION, ForwardPass, Prefix
 from dcpcse.encoders.backbones import evaluating
 from dcpcse.encoders.positions import DECODERS, positions_of, replace_attention
 from dcpcse.encoders.prompts import PromptShape
-from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.errors import UserError, first_line, spell
 from dcpcse.utils.private.models import attention_can_be_replaced
 
 PROMPTABLE = (
@@ -156,7 +156,7 @@ def _run(backbone: PreTrainedModel, ids: Tensor, **options: Any) -> Tensor:
         with evaluating(backbone), torch.no_grad():
             return backbone(input_ids=ids, attention_mask=torch.ones_like(ids), **options).last_hidden_state
     except (TypeError, RuntimeError) as error:
-        raise _cannot_take_prompts(backbone, str(error).splitlines()[0]) from error
+        raise _cannot_take_prompts(backbone, first_line(error)) from error
 
 
 def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
@@ -175,7 +175,7 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
                 for inputs in ({"input_ids": ids}, {"inputs_embeds": -embedded}, {"inputs_embeds": embedded})
             )
     except (TypeError, RuntimeError, ValueError) as error:
-        raise _cannot_take_prompts(backbone, str(error).splitlines()[0], "shallow") from error
+        raise _cannot_take_prompts(backbone, first_line(error), "shallow") from error
     near = 1e-4 * wanted.abs().max()
     if (actual - wanted).abs().max() > near or (other - wanted).abs().max() <= near:
         raise _cannot_take_prompts(backbone, "input embeddings at its tokens do not reach the output", "shallow")

@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 
 from dcpcse.encoders.safe_loading import NO_CODE
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import read_text
 
 SENTINELS = ("<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
@@ -59,8 +59,7 @@ def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
         ).eval()
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--t5 {name_or_path} cannot be loaded ({reason}); give a T5 model") from error
+        raise UserError(f"--t5 {name_or_path} cannot be loaded ({first_line(error)}); give a T5 model") from error
     if any(tokenizer.convert_tokens_to_ids(gap) == tokenizer.unk_token_id for gap in SENTINELS):
         raise UserError(f"--t5 {name_or_path} has no token {SENTINELS[0]} in its vocabulary; choose a T5 model")
     return model, tokenizer

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from dcpcse.utils.errors import OptionError, spell
+from dcpcse.utils.errors import OptionError, first_line, spell
 from dcpcse.utils.packages import not_installed
 from dcpcse.utils.parsing import read_text
 
@@ -46,10 +46,8 @@ def _connect(ray: ModuleType, address: str) -> None:
         _require_answer(_last_cluster() if address == "auto" else address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise OptionError(
-            "ray", address, f"cannot connect to a cluster ({reason:.120})", "start a cluster first"
-        ) from error
+        reason = f"cannot connect to a cluster ({first_line(error):.120})"
+        raise OptionError("ray", address, reason, "start a cluster first") from error
 
 
 def _require_answer(address: str) -> None:

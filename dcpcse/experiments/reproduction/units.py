@@ -8,7 +8,7 @@ from typing import Any
 from dcpcse.evaluation.arguments import MULTILINGUAL
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.utils import presets
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.option_fields import SEED
 
 UNIT_SCORES, UNIT_SIMILARITIES = "scores.json", "similarities.npz"
@@ -178,7 +178,7 @@ def _is_tied(encoder: str) -> bool:
     try:
         return bool(AutoConfig.from_pretrained(encoder, **NO_CODE).tie_word_embeddings)
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"--base {encoder}: its configuration cannot be read ({reason}); give another one") from error
 
 
