@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
+from dcpcse.inference.similarity import pairwise_cosines
 from dcpcse.utils.arguments import known_arguments, path
 from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.files import atomic_folder, require_new_folder
@@ -76,8 +77,7 @@ class ExportFormat:
             )
         if not self.is_rounded:
             return float(abs(actual - expected).max())
-        norms = ((actual**2).sum(1) * (expected**2).sum(1)) ** 0.5
-        return float((1 - (actual * expected).sum(1) / norms).max())
+        return float((1 - pairwise_cosines(actual, expected)).max())
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
         """Return the model to export, with its LoRA adapter merged if `merges` is set.
