@@ -185,7 +185,10 @@ def _save_at_evaluations(options: Mapping[str, Any]) -> dict[str, Any]:
         implied |= {"save_strategy": options.get("eval_strategy", "no"), "save_total_limit": 2}
         if "eval_steps" in options:
             implied["save_steps"] = options["eval_steps"]
-        if implied["save_strategy"] != "no":
+        if implied["save_strategy"] == "no":
+            remedy = f"add {spell('eval_strategy', 'steps')}"
+            warn(f"no checkpoint is saved, since nothing is evaluated during training; {remedy}")
+        else:
             warn("a checkpoint is saved at every evaluation; the best and the last one are kept")
     return {name: value for name, value in implied.items() if name not in options}
 

@@ -43,10 +43,10 @@ ADAM = Need(lambda: f"an {spell('optim')} with Adam", lambda run: "adam" in _wor
 NEEDS: Mapping[str, Need] = {
     **dict.fromkeys(("eval_data_dir", "custom_eval_data", "eval_tasks", "per_device_eval_batch_size"), SCORES_DEV),
     **dict.fromkeys(OWN_METRICS_OF_OPTION, SCORES_DEV),
-    **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
+    **dict.fromkeys(("metric_for_best_model", "greater_is_better"), SCORES_DEV),
     "denoise_in_dev": SCORES_DEV,
     "eval_steps": needs_value("eval_strategy", "steps"),
-    "eval_delay": DURING_TRAINING,
+    **dict.fromkeys(("eval_delay", "load_best_model_at_end"), DURING_TRAINING),
     "early_stopping_threshold": needs_given("early_stopping_patience"),
     "save_steps": needs_value("save_strategy", "steps"),
     "save_total_limit": Need(
@@ -131,6 +131,7 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
     if run.metric_for_best_model and data:
         run.greater_is_better = run.greater_is_better if "greater_is_better" in option_names else True
     _notify_of_unused(run, option_names)
+    run.load_best_model_at_end &= run.eval_strategy != "no"
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     if run.dataloader_pin_memory and not torch.cuda.is_available():

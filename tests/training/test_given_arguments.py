@@ -251,8 +251,11 @@ def reported(line, caplog, tmp_path):
     usual = f"--model_name_or_path x --train_file x --output_dir {tmp_path} --use_cpu --report_to none"
     (_, data, run), given = parse_training(f"{usual} {line}".split())
     assert run.eval_strategy != "no" or "at every evaluation" not in caplog.text, "it promises evaluations"
+    loses = "load_best_model_at_end" in line and run.eval_strategy == "no"
+    assert ("no checkpoint is saved, since nothing is evaluated during training" in caplog.text) == loses
     caplog.clear()
     resolve_arguments.resolve_arguments(run, data, given)
+    assert not (run.load_best_model_at_end and run.eval_strategy == "no")
     return [message for message in caplog.messages if "has no effect" in message]
 
 
@@ -260,4 +263,6 @@ def reported(line, caplog, tmp_path):
 def test_an_option_of_a_run_without_effect_is_reported(caplog, tmp_path):
     for name, words in WITHOUT.items():
         assert f"--{name} has no effect without {NEEDS[name]}" in reported(f"--{name} {words}", caplog, tmp_path)
+    after = reported("--load_best_model_at_end --do_eval", caplog, tmp_path)
+    assert after == ["--load_best_model_at_end has no effect without --eval_strategy steps or epoch"]
     assert reported(WITH, caplog, tmp_path) == reported("", caplog, tmp_path) == []
