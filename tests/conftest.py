@@ -9,11 +9,12 @@ import importlib.util
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import tarfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import huggingface_hub
@@ -220,7 +221,15 @@ def sample(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
-def real_data(tmp_path_factory) -> str:
+def unpack() -> Callable[[Path, Path], None]:
+    """Unpack an archive into a folder, with tarfile's filter, which Python 3.11 has since 3.11.4."""
+    if not hasattr(tarfile, "data_filter"):
+        pytest.skip("needs Python 3.11.4 or later, which unpacks archives safely")
+    return functools.partial(shutil.unpack_archive, filter="data")
+
+
+@pytest.fixture(scope="session")
+def real_data(request, tmp_path_factory) -> str:
     """The real SentEval/data folder: DCPCSE_EVAL_DATA, or unpacked from ../shared."""
     if given := os.environ.get("DCPCSE_EVAL_DATA"):
         return given
@@ -228,8 +237,7 @@ def real_data(tmp_path_factory) -> str:
     if not archive.is_file():
         pytest.skip("needs the real evaluation data: set DCPCSE_EVAL_DATA to a SentEval/data folder")
     root = tmp_path_factory.mktemp("real")
-    with tarfile.open(archive) as packed:
-        packed.extractall(root, filter="data")
+    request.getfixturevalue("unpack")(archive, root)
     return str(root / "SentEval/data")
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tarfile
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,7 +60,7 @@ def whole_data(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def real_clustering(tmp_path_factory):
+def real_clustering(request, tmp_path_factory):
     """A data folder with the real clustering sets: DCPCSE_EVAL_DATA, or unpacked from ../shared."""
     given = os.environ.get("DCPCSE_EVAL_DATA")
     if given and (Path(given) / "clustering").is_dir():
@@ -70,8 +69,7 @@ def real_clustering(tmp_path_factory):
     if not archive.is_file():
         pytest.skip("needs the real clustering data: set DCPCSE_EVAL_DATA to a folder that contains clustering/")
     root = tmp_path_factory.mktemp("clustering")
-    with tarfile.open(archive) as packed:
-        packed.extractall(root, filter="data")
+    request.getfixturevalue("unpack")(archive, root)
     return root
 
 
