@@ -43,10 +43,10 @@ ADAM = Need(lambda: f"an {spell('optim')} with Adam", lambda run: "adam" in _wor
 NEEDS: Mapping[str, Need] = {
     **dict.fromkeys(("eval_data_dir", "custom_eval_data", "eval_tasks", "per_device_eval_batch_size"), SCORES_DEV),
     **dict.fromkeys(OWN_METRICS_OF_OPTION, SCORES_DEV),
-    **dict.fromkeys(("metric_for_best_model", "greater_is_better"), SCORES_DEV),
+    **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
     "denoise_in_dev": SCORES_DEV,
     "eval_steps": needs_value("eval_strategy", "steps"),
-    **dict.fromkeys(("eval_delay", "load_best_model_at_end"), DURING_TRAINING),
+    "eval_delay": DURING_TRAINING,
     "early_stopping_threshold": needs_given("early_stopping_patience"),
     "save_steps": needs_value("save_strategy", "steps"),
     "save_total_limit": Need(
