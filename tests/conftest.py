@@ -9,10 +9,9 @@ import importlib.util
 import os
 import random
 import resource
-import shutil
+import runpy
 import signal
 import sys
-import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -222,10 +221,8 @@ def sample(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def unpack() -> Callable[[Path, Path], None]:
-    """Unpack an archive into a folder, with tarfile's filter, which Python 3.11 has since 3.11.4."""
-    if not hasattr(tarfile, "data_filter"):
-        pytest.skip("needs Python 3.11.4 or later, which unpacks archives safely")
-    return functools.partial(shutil.unpack_archive, filter="data")
+    """Unpack an archive into a new folder, as the download of the evaluation data does."""
+    return runpy.run_path(str(ROOT / "data/unpack.py"))["unpack"]
 
 
 @pytest.fixture(scope="session")
@@ -236,7 +233,7 @@ def real_data(request, tmp_path_factory) -> str:
     archive = SHARED / "data/senteval.tar.xz"
     if not archive.is_file():
         pytest.skip("needs the real evaluation data: set DCPCSE_EVAL_DATA to a SentEval/data folder")
-    root = tmp_path_factory.mktemp("real")
+    root = tmp_path_factory.mktemp("real") / "data"
     request.getfixturevalue("unpack")(archive, root)
     return str(root / "SentEval/data")
 

@@ -130,7 +130,6 @@ EVIL = {
 }
 
 
-@pytest.mark.usefixtures("unpack")
 @pytest.mark.parametrize("name", EVIL)
 def test_an_archive_that_leads_out_is_refused(name, tmp_path):
     (tmp_path / "secret").write_text("key", encoding="utf-8")
@@ -140,7 +139,6 @@ def test_an_archive_that_leads_out_is_refused(name, tmp_path):
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_symlink() or path.name == "escaped"]
 
 
-@pytest.mark.usefixtures("unpack")
 def test_an_archive_that_is_cut_off_or_too_large_is_refused(tmp_path):
     evil, bomb = tmp_path / "evil.tar", tarfile.TarInfo("bomb")
     assert pack(evil, member("a", content=CONTENT))[0] == 0

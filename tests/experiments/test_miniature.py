@@ -287,15 +287,16 @@ def test_the_page_of_an_empty_folder_needs_no_data(tmp_path):
 def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, unpack, tmp_path, monkeypatch):
     """Whoever continues the miniature unpacks these units. All but the intervals, which take minutes."""
     monkeypatch.setattr(verdicts, "answer_claims", lambda runs, gold: answer_claims(runs, gold, samples=10))
-    unpack(ROOT / "docs/miniature/units.tar.xz", tmp_path)
-    (tmp_path / "miniature").mkdir()
+    run_folder = tmp_path / "run"
+    unpack(ROOT / "docs/miniature/units.tar.xz", run_folder)
+    (run_folder / "miniature").mkdir()
     for name in ("findings.md", "tokens.png"):  # the archive lacks the encoders of the latter
-        shutil.copyfile(ROOT / "docs/miniature" / name, tmp_path / "miniature" / name)
-    page_module.write_page(tmp_path, tmp_path / "miniature.md", real_data)
-    inputs = units.read_json(tmp_path / units.SETTINGS)["inputs"]
-    plan = Plan([*VARIANTS.values()], tmp_path, inputs)  # of units with other options, `is_done` ends the program
+        shutil.copyfile(ROOT / "docs/miniature" / name, run_folder / "miniature" / name)
+    page_module.write_page(run_folder, run_folder / "miniature.md", real_data)
+    inputs = units.read_json(run_folder / units.SETTINGS)["inputs"]
+    plan = Plan([*VARIANTS.values()], run_folder, inputs)  # of units with other options, `is_done` ends the program
     assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (152, 27)
-    places = (tmp_path, ROOT / "docs")
+    places = (run_folder, ROOT / "docs")
     written, stored = (units.read_json(folder / "miniature/miniature.json") for folder in places)
     new, old = ((folder / "miniature.md").read_text(encoding="utf-8") for folder in places)
     for figures in (written, stored):
@@ -308,7 +309,7 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, unpac
     shown = set(re.findall(r"!\[.+\]\(miniature/(.+)\.png\)", old))
     assert shown == {"claims", "curves", "tokens"}
     gold = verdicts.gold_scores(real_data)
-    for run in verdicts.read_runs(tmp_path)[::7]:
+    for run in verdicts.read_runs(run_folder)[::7]:
         each = [stats.spearmanr(run.similarities[task], gold[task]).statistic for task in STS_TASKS]
         assert 100 * np.mean(each) == pytest.approx(run.scores["avg"], abs=0.05)
 

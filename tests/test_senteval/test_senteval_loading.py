@@ -68,7 +68,7 @@ def real_clustering(request, tmp_path_factory):
     archive = Path(__file__).parents[3] / "shared/data/clustering.tar.xz"
     if not archive.is_file():
         pytest.skip("needs the real clustering data: set DCPCSE_EVAL_DATA to a folder that contains clustering/")
-    root = tmp_path_factory.mktemp("clustering")
+    root = tmp_path_factory.mktemp("clustering") / "data"
     request.getfixturevalue("unpack")(archive, root)
     return root
 
