@@ -9,6 +9,8 @@ stop() {
     exit 1
 }
 
+[ $# -eq 0 ] || stop "$0 takes no arguments, but got $*; the variables MIRROR and SHA256 set the address and the checksum"
+
 sha256() {
     (sha256sum "$1" || shasum -a 256 "$1") 2> /dev/null | cut -d ' ' -f 1
 }

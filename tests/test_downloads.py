@@ -46,6 +46,13 @@ def run(command: list[str], folder: Path, **options) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def test_a_script_with_an_argument_downloads_nothing():
+    for script in (*ROOT.glob("data/download_*.sh"), *ROOT.glob("SentEval/data/*/download_dataset.sh")):
+        environment = {**os.environ, "MIRROR": "file:///nowhere"}
+        code, output, err = run(["bash", str(script), "--help"], ROOT, env=environment)
+        assert (code, output) == (1, "") and "takes no arguments, but got --help" in err and len(err.splitlines()) == 1
+
+
 def test_a_file_is_downloaded_and_one_that_is_here_is_compared(server, fetch, tmp_path):
     code, out, err = fetch(server.address)
     assert code == 0, err
