@@ -31,10 +31,11 @@ HEADS = {"stsb_dev": "dev"}
 HEADS_OF_CLAIMS = (
     "claim",
     "verdict",
+    "claimed",
     "published",
     "measured",
-    "difference [95 %]",
-    "after Holm",
+    "difference",
+    "interval after Holm",
     "seeds",
     "paper",
     "compared",
@@ -43,12 +44,9 @@ HEADS_OF_CLAIMS = (
 # What a person has written about the results, in the folder of the pictures.
 FINDINGS = "findings.md"
 
-# Variant → published average of PromptBERT's Table 12.
-MATRICES = {"untied-lm-head": 43.33, "untied-static": 49.41, "tied-static": 45.68}
-
 
 def search_record(folder: Path) -> dict[str, Any]:
-    """Return the record of all searches: the trials, the chosen rate and the cost of each, and the whole cost.
+    """Return the record of each search: the trials, the chosen rate and the cost.
 
     A chosen rate at an end of the whole range is marked, since a better one may lie beyond it.
     """
@@ -65,8 +63,7 @@ def search_record(folder: Path) -> dict[str, Any]:
             "failed": sum(score == -inf for score in scores.values()),
             "seconds": sum(seconds for _, seconds in trials.values()),
         }
-    totals = {name: sum(search[name] for search in searches.values()) for name in ("trainings", "seconds")}
-    return {"searches": searches, **totals}
+    return searches
 
 
 def write_page(
@@ -83,6 +80,7 @@ def write_page(
     for name in dict.fromkeys(run.variant for run in measured if run.variant not in VARIANTS):
         print(f"{folder} contains {name}, which is no variant of this version; it is left out")
     answers = verdicts.answer_claims(runs, verdicts.gold_scores(data_dir, custom_data) if runs else {})
+    answers.sort(key=lambda answer: not answer["starred"])
     figures = _figures(folder, runs, answers, base)
     beside = target.with_suffix("")
     write(beside / "miniature.json", figures)
@@ -93,7 +91,6 @@ def write_page(
 
 def _figures(folder: Path, runs: Sequence[Run], answers: Sequence[Answer], base: str | None) -> dict[str, Any]:
     """Return all figures of the page as a JSON-serialisable dictionary."""
-    records = {name: read_json(folder / "encoders" / name / units.PRETRAINED) for name in units.SMALL_ENCODERS}
     failures = {path.parent: read_json(path)["reason"] for path in sorted(folder.glob(f"units/*/*/{units.FAILURE}"))}
     return {
         "base": base,
@@ -109,7 +106,6 @@ def _figures(folder: Path, runs: Sequence[Run], answers: Sequence[Answer], base:
             for name, of_variant in verdicts.by_variant(runs).items()
         },
         "search": search_record(folder),
-        "pretraining_seconds": {name: record["seconds"] for name, record in records.items() if record},
         "failures": {f"{path.parent.name}, {path.name}": reason for path, reason in failures.items()},
     }
 
@@ -125,16 +121,11 @@ def _draw(folder: Path, beside: Path, figures: Mapping[str, Any]) -> dict[str, s
 
 def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[str, str], findings: str) -> str:
     """Return the page as Markdown. shown: picture → its path. findings: text of a person about the results."""
-    runs, searches = verdicts.by_variant(measured), figures["search"]["searches"]
+    runs, searches = verdicts.by_variant(measured), figures["search"]
     means = {name: float(np.mean([run.scores["avg"] for run in of_variant])) for name, of_variant in runs.items()}
     ordered = [VARIANTS[name] for name in sorted(runs, key=lambda name: (-means[name], name))]
     trained = [variant for variant in ordered if variant.method is not None]
     untouched = [variant for variant in ordered if variant.method is None and variant.base == BASE]
-    tied = [
-        [f"`{name}`", f"{figure:.2f}", _mean(runs[name], "avg", 2)]
-        for name, figure in MATRICES.items()
-        if name in runs
-    ]
     notes: dict[str, list[str]] = {}
     for claim in verdicts.CLAIMS:
         if claim.note:
@@ -160,8 +151,6 @@ def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[st
         "search_table": _search_table(searches),
         "ends": ", ".join(f"`{name}`" for name, search in searches.items() if search["at_end_of_range"]),
         "untouched_table": _scores_table(runs, untouched, SCORES),
-        "tied_table": _table(["matrix", "published avg", "measured avg"], tied),
-        "measured_seconds": sum(run.seconds for run in measured),
         "missing": ", ".join(
             f"`{name}` ({number} of {len(VARIANTS[name].seeds)})"
             for name, number in lacking.items()
@@ -202,19 +191,25 @@ def claims_table(answers: Sequence[Answer], heads: Sequence[str] = HEADS_OF_CLAI
         cells = {
             "claim": f"{'★ ' if answer['starred'] else ''}{answer['title']}",
             "verdict": answer["verdict"],
+            "claimed": _claimed(*answer["claimed"]),
             "published": _arrow(answer["figures"], digits),
             "paper": f"{answer['paper']}, {answer['place']}",
             "compared": f"`{answer['first']}` → `{answer['second']}`",
         }
         if answer["value"] is not None:
             sides = zip((answer["first"], answer["second"]), answer["runs"], strict=True)
-            ends = [f"{answer[name]:+.{digits}f}" for name in ("low", "high", "step_low", "step_high")]
+            ends = [f"{answer[name]:+.{digits}f}" for name in ("step_low", "step_high")]
             cells["measured"] = _arrow(answer["scores"], digits)
-            cells["difference [95 %]"] = f"{answer['value']:+.{digits}f} [{ends[0]}, {ends[1]}]"
-            cells["after Holm"] = f"[{ends[2]}, {ends[3]}]"
+            cells["difference"] = f"{answer['value']:+.{digits}f}"
+            cells["interval after Holm"] = f"{ends[0]} to {ends[1]}"
             cells["seeds"] = ", ".join("–" if VARIANTS[name].method is None else str(count) for name, count in sides)
         rows.append([cells.get(head, "–") for head in heads])
     return _table(heads, rows, left=[head for head in ("verdict", "paper", "compared") if head in heads])
+
+
+def _claimed(low: float | None, high: float | None) -> str:
+    """Return the claimed range of the difference; None is infinite."""
+    return f"< {high:g}" if low is None else f"> {low:g}" if high is None else f"{low:g} to {high:g}"
 
 
 def _arrow(figures: Sequence[float | None], digits: int) -> str:
@@ -254,5 +249,5 @@ def _search_table(searches: Mapping[str, Any]) -> str:
             score = search["stsb_dev"].get(rate)
             text = f"{score:.2f}" if score is not None else "failed" if rate in search["stsb_dev"] else ""
             cells.append(f"**{text}**" if float(rate) == search["chosen"] else text)
-        rows.append([f"`{name}`", *cells])
+        rows.append([f"`{name}`" if search["chosen"] else f"`{name}` (not finished)", *cells])
     return _table(["searched for", *rates], rows)

@@ -85,7 +85,7 @@ def _forest(axes: Axes, answers: Sequence[Answer]) -> None:
             reach.append(abs(published))
         if None not in answer["claimed"]:
             axes.fill_betweenx([row - 0.45, row + 0.45], *answer["claimed"], color="#dddddd", linewidth=0, zorder=0)
-    titles = [f"{'* ' if one['starred'] else ''}{one['title']} ({one['paper']})" for one in answers]
+    titles = [f"{'★ ' if one['starred'] else ''}{one['title']} ({one['paper']})" for one in answers]
     axes.set_yticks(range(len(answers)), titles, fontsize=6.5)
     for tick, answer in zip(axes.get_yticklabels(), answers, strict=True):
         tick.set_fontweight("bold" if answer["starred"] else "normal")
