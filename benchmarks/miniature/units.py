@@ -18,12 +18,12 @@ SIZES = {"steps": 150, "search_steps": 50, "pretraining_steps": 1600, "eval_step
 # The last one is the seed of the trainings that try a learning rate; no claim uses it.
 SEEDS, STARRED_SEEDS, SEARCH_SEED = (0, 1, 2), (0, 1, 2, 3, 4), 100
 
-# The learning rates: the coarse ones are tried, then one fine one. The rates of the papers are 5e-7 to 5e-5 for
-# encoders of 110 million weights, and 1e-3 to 9e-2 for prompts. A small encoder that is trained for 150 steps needs
-# higher rates. All coarse ones are tried, since low rates of prompts train nothing: their scores say nothing of higher
-# ones.
+# The learning rates: the coarse ones are tried, then the two beside the best of them. The rates of the papers are 5e-7
+# to 5e-5 for encoders of 110 million weights, and 1e-3 to 9e-2 for prompts. A small encoder that is trained for 150
+# steps needs higher rates. All coarse ones are tried, since low rates of prompts train nothing: their scores say nothing
+# of higher ones.
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-COARSE, TRIALS = RATES[1::2], 5
+COARSE, TRIALS = RATES[1::2], 6
 
 # Points on STS-B dev below the best score that count as equal to it. Of such rates the lowest is chosen: the highest
 # rate that is good with one seed is close to those at which trainings with other seeds break down.
@@ -77,21 +77,17 @@ def best_rate(scores: Mapping[float, float]) -> float:
 
 
 def next_rates(scores: Mapping[float, float]) -> list[float]:
-    """Return the rates to try next: the coarse ones, then a fine one; none at the end.
+    """Return the rates to try next: the coarse ones, then the two beside the best of them; none at the end.
 
-    The fine rate lies between the best coarse rate and the better of its neighbours, or beyond the best if that is the
-    lowest or the highest one. scores: rate → Spearman × 100 on STS-B dev of those that were tried, −∞ if it failed.
+    scores: rate → Spearman × 100 on STS-B dev of those that were tried, −∞ if it failed.
     """
     if missing := [rate for rate in COARSE if rate not in scores]:
         return missing
-    coarse = {rate: scores[rate] for rate in COARSE}
-    at = RATES.index(best_rate(coarse))
-    if coarse[RATES[at]] == -inf:
+    best = best_rate({rate: scores[rate] for rate in COARSE})
+    if scores[best] == -inf:
         return []
-    # A neighbour that was not tried is beyond the coarse rates, which are extended there.
-    below, above = (coarse.get(rate, inf) for rate in (RATES[at - 2], RATES[(at + 2) % len(RATES)]))
-    fine = RATES[at - 1] if below >= above else RATES[at + 1]
-    return [] if fine in scores else [fine]
+    at = RATES.index(best)
+    return [rate for rate in (RATES[at - 1], RATES[at + 1]) if rate not in scores]
 
 
 def chosen_rate(scores: Mapping[float, float]) -> float | None:
