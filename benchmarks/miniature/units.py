@@ -20,7 +20,7 @@ SEEDS, STARRED_SEEDS, SEARCH_SEED = (0, 1, 2), (0, 1, 2, 3, 4), 100
 
 # The learning rates: the coarse ones are tried, then the two beside the best of them. The rates of the papers are 5e-7
 # to 5e-5 for encoders of 110 million weights, and 1e-3 to 9e-2 for prompts. A small encoder that is trained for 150
-# steps needs higher rates. All coarse ones are tried, since low rates of prompts train nothing: their scores say nothing
+# steps needs higher rates. All coarse ones are tried: low rates of prompts train nothing, and their scores say nothing
 # of higher ones.
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 COARSE, TRIALS = RATES[1::2], 6
