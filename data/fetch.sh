@@ -54,7 +54,7 @@ fetch() {
         command -v curl > /dev/null || stop "curl is not installed; install it (wget would follow redirections to http)"
         wanted=${wanted:-$(linked_sha256 "$MIRROR/$file")}
         safe_curl --location --continue-at - --output "$file.part" "$MIRROR/$file" ||
-            stop "could not download $MIRROR/$file; run this again to continue $file.part"
+            stop "could not download $MIRROR/$file; check the connection and MIRROR, and run this again"
         require_sha256 "$file.part" "$wanted"
     fi
     "$check" "$file.part"
