@@ -249,5 +249,5 @@ def _search_table(searches: Mapping[str, Any]) -> str:
             score = search["stsb_dev"].get(rate)
             text = f"{score:.2f}" if score is not None else "failed" if rate in search["stsb_dev"] else ""
             cells.append(f"**{text}**" if float(rate) == search["chosen"] else text)
-        rows.append([f"`{name}`" if search["chosen"] else f"`{name}` (not finished)", *cells])
+        rows.append([f"`{name}`" if search["chosen"] else f"`{name}` (none chosen)", *cells])
     return _table(["searched for", *rates], rows)
